@@ -1,0 +1,24 @@
+"""Pure tensor mathematics: tensors in, tensors out; no state, no TensorDict, no reduction over the batch."""
+
+from __future__ import annotations
+
+from .bellman import epistemic_quantile_target
+from .gaussian import gaussian_nll, soft_clamp, stratified_normal, tanh_normal
+from .quantiles import quantile_huber_loss, quantile_midpoints, quantile_projection, wasserstein_distance
+from .risk import conditional_value_at_risk, entropic_value, mean_plus_std, quantile_value
+
+__all__ = [
+    "conditional_value_at_risk",
+    "entropic_value",
+    "epistemic_quantile_target",
+    "gaussian_nll",
+    "mean_plus_std",
+    "quantile_huber_loss",
+    "quantile_midpoints",
+    "quantile_projection",
+    "quantile_value",
+    "soft_clamp",
+    "stratified_normal",
+    "tanh_normal",
+    "wasserstein_distance",
+]

@@ -1,0 +1,62 @@
+"""The value-distributional Bellman target of one transition."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def epistemic_quantile_target(
+    reward: Tensor,
+    terminated: Tensor,
+    next_quantiles: Tensor,
+    next_log_prob: Tensor,
+    *,
+    gamma: float | Tensor,
+    alpha: float | Tensor,
+) -> Tensor:
+    r"""Target atoms whose spread is epistemic: noise is averaged inside a member, members are pooled.
+
+    .. math:: y_{mn} = \tfrac1K \sum_k r_{mk}
+              + \gamma \tfrac1L \sum_l (1 - d_{ml}) \big[q_n(s'_{ml}, a'_{ml}) - \alpha \log \pi(a'_{ml} | s'_{ml})\big]
+
+    The critic target of Algorithm 2 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_, with the entropy
+    term of soft actor-critic. ``L`` counts pairs of next state and action: ``L = K`` with one action at each of ``K``
+    next states, ``L = K Y`` with ``Y`` of them. M = K = L = 1 is the target of quantile-regression SAC.
+
+    Args:
+        reward: sampled rewards, in units of reward, shape ``[*B, M, K]``.
+        terminated: whether the episode ends at the next state (time limits do not count), bool, shape ``[*B, M, L]``.
+        next_quantiles: atoms of the target critic at the next pairs, in units of return, shape ``[*B, M, L, N]``.
+            Rows that are terminated may hold anything, NaN included.
+        next_log_prob: log-density of the next actions, in nats, shape ``[*B, M, L]``.
+        gamma: discount in ``[0, 1]``.
+        alpha: entropy temperature, in units of reward per nat.
+
+    Returns:
+        Target atoms, member-major, in units of return, shape ``[*B, M * N]``.
+
+    Raises:
+        ValueError: if the shapes do not fit together.
+
+    Examples:
+        >>> r, d = torch.ones(1, 2, 1), torch.tensor([[[False], [True]]])  # two members, the second one ends
+        >>> q, log_prob = torch.tensor([0.0, 10.0]).expand(1, 2, 1, 2), torch.zeros(1, 2, 1)
+        >>> epistemic_quantile_target(r, d, q, log_prob, gamma=0.5, alpha=0.0)
+        tensor([[1., 6., 1., 1.]])
+    """
+    if next_quantiles.shape[:-1] != next_log_prob.shape or terminated.shape != next_log_prob.shape:
+        raise ValueError(
+            "next_quantiles [*B, M, L, N], next_log_prob [*B, M, L] and terminated [*B, M, L] must agree: got "
+            f"{tuple(next_quantiles.shape)}, {tuple(next_log_prob.shape)} and {tuple(terminated.shape)}."
+        )
+    if reward.shape[:-1] != next_log_prob.shape[:-1]:
+        raise ValueError(
+            f"reward must be of shape [*B, M, K] with the B and M of next_log_prob: got {tuple(reward.shape)} "
+            f"and {tuple(next_log_prob.shape)}."
+        )
+    soft_value = next_quantiles - (alpha * next_log_prob).unsqueeze(-1)
+    soft_value = soft_value.masked_fill(terminated.unsqueeze(-1), 0.0)
+    # aleatoric: mean over the draws of one member and quantile; epistemic: the members' atoms side by side
+    target = reward.mean(-1, keepdim=True) + gamma * soft_value.mean(-2)  # [*B, M, N]
+    return target.flatten(-2)

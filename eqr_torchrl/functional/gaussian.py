@@ -1,0 +1,133 @@
+"""Gaussian likelihoods, squashed Gaussians and stratified standard normal draws."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+
+def soft_clamp(value: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
+    r"""Smooth clamp into ``(low, high)`` by two softplus functions, as used for log-variances.
+
+    .. math:: \ell \leftarrow \ell_{max} - \mathrm{softplus}(\ell_{max} - \ell), \quad
+              \ell \leftarrow \ell_{min} + \mathrm{softplus}(\ell - \ell_{min})
+
+    From appendix A.1 of `Chua et al. (2018) <https://arxiv.org/abs/1805.12114>`_.
+
+    Args:
+        value: any tensor.
+        low: lower bound, a number or a tensor that broadcasts.
+        high: upper bound, likewise.
+
+    Returns:
+        A tensor of the shape of ``value``; within softplus(low - high) of the bounds, and almost the identity far
+        from them.
+
+    Examples:
+        >>> soft_clamp(torch.tensor([-1e6, 0.0, 1e6]), -10.0, 0.5)
+        tensor([-10.0000,  -0.4740,   0.5000])
+    """
+    value = high - softplus(high - value)
+    return low + softplus(value - low)
+
+
+def gaussian_nll(mean: Tensor, log_var: Tensor, target: Tensor) -> Tensor:
+    r"""Twice the negative log-likelihood of a Gaussian, without its constant.
+
+    .. math:: (\mu - y)^2 e^{-\ell} + \ell, \quad \ell = \log \sigma^2
+
+    The training loss of probabilistic ensembles (eq. 1 of `Chua et al. (2018) <https://arxiv.org/abs/1805.12114>`_).
+
+    Args:
+        mean: predicted means, shape ``[...]``.
+        log_var: predicted log-variances, shape ``[...]``.
+        target: observed values, shape ``[...]``.
+
+    Returns:
+        One value per entry, shape ``[...]``.
+
+    Examples:
+        >>> gaussian_nll(torch.zeros(1), torch.zeros(1), torch.full((1,), 2.0))
+        tensor([4.])
+    """
+    return (mean - target).square() * (-log_var).exp() + log_var
+
+
+def stratified_normal(
+    shape: tuple[int, ...] | torch.Size,
+    *,
+    dim: int,
+    device=None,
+    dtype: torch.dtype | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    r"""Standard normal draws, a Latin hypercube along ``dim``.
+
+    The ``K`` draws along ``dim`` fall one each into the ``K`` equal-probability bins of the normal law, in an order that
+    is permuted independently for every other index, and uniformly inside their bin. Each draw alone is exactly
+    standard normal, so averages over ``dim`` stay unbiased, while everything additive in the noise cancels
+    (`McKay et al. (1979) <https://doi.org/10.2307/1268522>`_).
+
+    Args:
+        shape: shape of the result; ``K = shape[dim]``.
+        dim: dimension along which the draws are stratified.
+        device: device of the result.
+        dtype: floating type of the result. Defaults to torch's default type.
+        generator: source of randomness. Defaults to torch's global one.
+
+    Returns:
+        Draws, shape ``shape``.
+
+    Examples:
+        >>> noise = stratified_normal((2, 4, 3), dim=1)
+        >>> bins = (torch.special.ndtr(noise) * 4).floor()
+        >>> bins.sort(dim=1).values[0, :, 0]
+        tensor([0., 1., 2., 3.])
+    """
+    dtype = dtype or torch.get_default_dtype()
+    shape = torch.Size(shape)
+    num_strata = shape[dim]
+    if num_strata == 1:
+        return torch.randn(shape, device=device, dtype=dtype, generator=generator)
+    keys = torch.rand(shape, device=device, dtype=dtype, generator=generator)
+    offset = torch.rand(shape, device=device, dtype=dtype, generator=generator)
+    rank = keys.argsort(dim=dim).to(dtype)
+    # uniform draws are multiples of 2^-24: keep them off 0 and 1, where the inverse CDF is infinite
+    uniform = ((rank + offset) / num_strata).clamp_(torch.finfo(dtype).tiny ** 0.25, 1 - torch.finfo(dtype).eps / 2)
+    return torch.special.ndtri(uniform)
+
+
+def tanh_normal(loc: Tensor, scale: Tensor, noise: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Squashed Gaussian draws and their log-density, from base noise.
+
+    .. math:: u = \mu + \sigma \epsilon, \quad a = \tfrac{h + l}{2} + \tfrac{h - l}{2} \tanh u, \quad
+              \log \pi(a) = \sum_d \log \mathcal N(u_d) - \log \tfrac{h_d - l_d}{2} - \log(1 - \tanh^2 u_d)
+
+    The density is that of the action in environment units. The last term is computed as
+    :math:`2 (\log 2 - u - \mathrm{softplus}(-2u))`, which stays exact where tanh saturates (appendix C of
+    `Haarnoja et al. (2018) <https://arxiv.org/abs/1801.01290>`_).
+
+    Args:
+        loc: means before squashing, shape ``[..., A]``.
+        scale: standard deviations before squashing, shape ``[..., A]``.
+        noise: standard normal draws, shape ``[..., A]``, broadcast against ``loc``.
+        low: lower action bounds, shape ``[A]``.
+        high: upper action bounds, shape ``[A]``.
+
+    Returns:
+        Actions, shape ``[..., A]``, and log-densities in nats, shape ``[...]``.
+
+    Examples:
+        >>> action, log_prob = tanh_normal(*torch.zeros(3, 1), torch.tensor([-2.0]), torch.tensor([2.0]))
+        >>> action, log_prob  # log N(0) - log 2
+        (tensor([0.]), tensor(-1.6121))
+    """
+    pre_tanh = loc + scale * noise
+    half_range = (high - low) / 2
+    action = (high + low) / 2 + half_range * torch.tanh(pre_tanh)
+    log_slope = 2 * (math.log(2) - pre_tanh - softplus(-2 * pre_tanh))
+    log_density = -0.5 * noise.square() - scale.log() - 0.5 * math.log(2 * math.pi) - half_range.log() - log_slope
+    return action, log_density.sum(-1)
