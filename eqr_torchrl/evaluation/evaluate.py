@@ -127,14 +127,14 @@ def evaluation_mode(*modules: nn.Module) -> Iterator[None]:
 @contextmanager
 def isolated_rng(seed: int | None = None) -> Iterator[None]:
     """Global generators of torch, numpy and Python: seeded inside if ``seed`` is given, as before at the end."""
-    numpy_state, python_state = np.random.get_state(), random.getstate()
+    numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002, the global state itself is meant
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         try:
             if seed is not None:
                 torch.manual_seed(seed)
-                np.random.seed(seed % 2**32)
+                np.random.seed(seed % 2**32)  # noqa: NPY002
                 random.seed(seed)
             yield
         finally:
-            np.random.set_state(numpy_state)
+            np.random.set_state(numpy_state)  # noqa: NPY002
             random.setstate(python_state)
