@@ -121,8 +121,8 @@ def tanh_normal(loc: Tensor, scale: Tensor, noise: Tensor, low: Tensor, high: Te
         Actions, shape ``[..., A]``, and log-densities in nats, shape ``[...]``.
 
     Examples:
-        >>> action, log_prob = tanh_normal(*torch.zeros(3, 1), torch.tensor([-2.0]), torch.tensor([2.0]))
-        >>> action, log_prob  # log N(0) - log 2
+        >>> loc, scale, noise = torch.zeros(1), torch.ones(1), torch.zeros(1)
+        >>> tanh_normal(loc, scale, noise, torch.tensor([-2.0]), torch.tensor([2.0]))  # log N(0) - log 2
         (tensor([0.]), tensor(-1.6121))
     """
     pre_tanh = loc + scale * noise

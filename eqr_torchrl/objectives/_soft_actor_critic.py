@@ -1,0 +1,315 @@
+"""What every soft actor-critic loss of this package shares: policy, temperature, keys, outputs."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from tensordict import TensorDict, TensorDictBase, TensorDictParams
+from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule, dispatch
+from tensordict.utils import NestedKey
+from torch import Tensor, nn
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+from torchrl.modules.distributions.utils import rsample_and_log_prob
+from torchrl.objectives import LossModule
+from torchrl.objectives.utils import ValueEstimators, default_value_kwargs
+
+
+class StackedCritics(nn.Module):
+    """Runs critics side by side and stacks their values before the last dimension: ``[..., C, N]``.
+
+    They may differ in build. Running each in turn keeps dropout, normalisation and initialisation as they are.
+    """
+
+    def __init__(self, critics: Sequence[TensorDictModule], value_key: NestedKey) -> None:
+        super().__init__()
+        self.critics = nn.ModuleList(critics)
+        self.value_key = value_key
+
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        return list(dict.fromkeys(key for critic in self.critics for key in critic.in_keys))  # pyright: ignore
+
+    def forward(self, tensordict: TensorDictBase) -> Tensor:
+        values = []
+        for critic in self.critics:
+            inputs = tensordict.select(*critic.in_keys)  # pyright: ignore[reportArgumentType]
+            values.append(critic(inputs).get(self.value_key))
+        return torch.stack(values, -2)
+
+
+class SoftActorCriticLoss(LossModule):
+    """Abstract base: subclasses say how critics are trained and what value the policy ascends."""
+
+    @dataclass
+    class _AcceptedKeys:
+        """Keys that can be renamed with ``set_keys``; rewards and flags are read under ``"next"``."""
+
+        action: NestedKey = "action"
+        state_action_value: NestedKey = "state_action_value"
+        log_prob: NestedKey = "action_log_prob"
+        priority: NestedKey = "td_error"
+        priority_weight: NestedKey = "priority_weight"
+        reward: NestedKey = "reward"
+        done: NestedKey = "done"
+        terminated: NestedKey = "terminated"
+
+    default_keys = _AcceptedKeys
+    tensor_keys: _AcceptedKeys
+    default_value_estimator = ValueEstimators.TD0
+    _schedulable_buffers = frozenset({"alpha_init", "log_alpha", "min_log_alpha", "max_log_alpha", "gamma"})
+
+    actor_network: TensorDictModule
+    actor_network_params: TensorDictParams
+    target_actor_network_params: TensorDictParams
+    qvalue_network: TensorDictModule
+    qvalue_network_params: TensorDictParams
+    target_qvalue_network_params: TensorDictParams
+
+    def __init__(
+        self,
+        actor_network: ProbabilisticTensorDictSequential,
+        qvalue_network: TensorDictModule | Sequence[TensorDictModule],
+        *,
+        num_qvalue_nets: int | None,
+        alpha_init: float,
+        min_alpha: float | None,
+        max_alpha: float | None,
+        fixed_alpha: bool,
+        target_entropy: float | Literal["auto"],
+        action_spec,
+        delay_qvalue: bool,
+        separate_losses: bool,
+        reduction: Literal["none", "mean", "sum"] | None,
+        scalar_output_mode: Literal["exclude", "non_tensor"] | None,
+        use_prioritized_weights: bool | Literal["auto"],
+    ) -> None:
+        self._in_keys = None
+        self._out_keys = None
+        super().__init__()
+        if alpha_init <= 0:
+            raise ValueError(f"alpha_init must be positive, got {alpha_init}.")
+        critics = _as_critics(qvalue_network, num_qvalue_nets)
+        self.num_qvalue_nets = len(critics)
+        self.use_prioritized_weights = use_prioritized_weights
+        self.reduction = "mean" if reduction is None else reduction
+        self.scalar_output_mode = scalar_output_mode
+
+        self.convert_to_functional(actor_network, "actor_network", create_target_params=False)
+        self.delay_qvalue = delay_qvalue
+        self.convert_to_functional(
+            StackedCritics(critics, self.default_keys().state_action_value),  # pyright: ignore[reportArgumentType]
+            "qvalue_network",
+            create_target_params=delay_qvalue,
+            compare_against=list(actor_network.parameters()) if separate_losses else None,
+        )
+
+        device = next(self.parameters()).device
+        log_alpha = torch.tensor(math.log(alpha_init), device=device)
+        if fixed_alpha:
+            self.register_buffer("log_alpha", log_alpha)
+        else:
+            self.log_alpha = nn.Parameter(log_alpha)
+        self.fixed_alpha = fixed_alpha
+        self.register_coeff_buffer("alpha_init", alpha_init, device=device)
+        for name, bound in (("min_log_alpha", min_alpha), ("max_log_alpha", max_alpha)):
+            self.register_coeff_buffer(name, None if bound is None else math.log(bound), device=device)
+        self.register_coeff_buffer("gamma", default_value_kwargs(ValueEstimators.TD0)["gamma"], device=device)
+        action_keys = getattr(actor_network, "dist_sample_keys", None) or ["action"]
+        self.set_keys(action=action_keys[0])
+        if target_entropy == "auto":
+            spec = action_spec if action_spec is not None else getattr(actor_network, "spec", None)
+            target_entropy = -float(_action_size(spec, self.tensor_keys.action))
+        self.register_coeff_buffer("target_entropy", target_entropy, device=device)
+
+    # --- what a subclass supplies
+
+    @abstractmethod
+    def _critic_losses(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Critic loss and absolute TD error of each batch element, shape ``[*B]``, and scalars to report."""
+
+    @abstractmethod
+    def _policy_value(self, quantiles: Tensor) -> Tensor:
+        """What the policy ascends, ``[*B]``, of the critics' values ``[*B, C, N]``."""
+
+    # --- shared pieces
+
+    @property
+    def _alpha(self) -> Tensor:
+        log_alpha = self.log_alpha.detach()
+        if self.min_log_alpha is not None or self.max_log_alpha is not None:
+            log_alpha = log_alpha.clamp(self.min_log_alpha, self.max_log_alpha)
+        return log_alpha.exp()
+
+    def _policy(self, tensordict: TensorDictBase, batch_size: torch.Size):
+        """Action distribution at the observations in ``tensordict``, leaving ``tensordict`` as it is."""
+        inputs = TensorDict({key: tensordict.get(key) for key in self.actor_network.in_keys}, batch_size)
+        with (
+            set_exploration_type(ExplorationType.RANDOM),
+            self.actor_network_params.to_module(self.actor_network, preserve_module_state=False),
+        ):
+            return self.actor_network.get_dist(inputs)  # pyright: ignore[reportCallIssue]
+
+    def _values(self, params, tensordict: TensorDictBase, action: Tensor) -> Tensor:
+        """Values ``[..., C, N]`` of the critics with the given parameters at ``action``."""
+        inputs = TensorDict(
+            {key: tensordict.get(key) for key in self.qvalue_network.in_keys if key != self.tensor_keys.action},
+            action.shape[:-1],
+        )
+        inputs.set(self.tensor_keys.action, action)
+        with params.to_module(self.qvalue_network, preserve_module_state=False):
+            return self.qvalue_network(inputs)  # pyright: ignore[reportReturnType]
+
+    def qvalue_v2_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
+        """Reduced critic loss, and a dictionary with ``td_error`` and scalars to report."""
+        loss, td_error, report = self._critic_losses(tensordict)
+        loss = self._reduce_loss(loss, tensordict=tensordict, weights=self._maybe_get_priority_weight(tensordict))
+        return loss, {"td_error": td_error, **report}
+
+    def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
+        """Reduced policy loss (critics get no gradient), and a dictionary with ``log_prob`` of the drawn actions."""
+        batch_size = tensordict.get(self.tensor_keys.action).shape[:-1]
+        action, log_prob = rsample_and_log_prob(self._policy(tensordict, batch_size))
+        quantiles = self._values(self.qvalue_network_params.detach(), tensordict, action)
+        loss = self._alpha * log_prob - self._policy_value(quantiles)
+        loss = self._reduce_loss(loss, tensordict=tensordict, weights=self._maybe_get_priority_weight(tensordict))
+        return loss, {"log_prob": log_prob.detach()}
+
+    def alpha_loss(self, log_prob: Tensor) -> Tensor:
+        """Temperature loss of each batch element, ``[*B]``: raises the temperature where entropy is too low."""
+        if self.fixed_alpha:
+            return torch.zeros_like(log_prob)
+        return -self.log_alpha * (log_prob.detach() + self.target_entropy)
+
+    @dispatch
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Losses of one batch.
+
+        Args:
+            tensordict: transitions, batch size ``[*B]``. The absolute TD error is written to it under ``td_error``.
+
+        Returns:
+            TensorDict of ``loss_qvalue``, ``loss_actor``, ``loss_alpha``, and, detached, ``alpha`` and ``entropy``
+            (nats); scalars unless ``reduction="none"``, which keeps the losses at ``[*B]``.
+
+        Raises:
+            RuntimeError: if the batch breaks the contract of its keys and shapes.
+        """
+        loss_qvalue, report = self.qvalue_v2_loss(tensordict)
+        loss_actor, actor_report = self.actor_loss(tensordict)
+        log_prob = actor_report["log_prob"]
+        loss_alpha = self._reduce_loss(self.alpha_loss(log_prob), tensordict=tensordict)
+        tensordict.set(self.tensor_keys.priority, report.pop("td_error"))
+        out = TensorDict(
+            {"loss_qvalue": loss_qvalue, "loss_actor": loss_actor, "loss_alpha": loss_alpha}, loss_qvalue.shape
+        )
+        scalars = {"alpha": self._alpha, "entropy": -log_prob.mean(), **report}
+        if not out.batch_size:
+            out.update(scalars)
+        elif self.scalar_output_mode == "non_tensor":
+            for key, value in scalars.items():
+                out.set_non_tensor(key, value)
+        self._clear_weakrefs(
+            tensordict, out, "actor_network_params", "qvalue_network_params", "target_qvalue_network_params"
+        )
+        return out
+
+    # --- TorchRL's conventions
+
+    def make_value_estimator(self, value_type: ValueEstimators | None = None, **hyperparams):
+        """Sets the discount: ``make_value_estimator(gamma=0.99)``. Targets of one step (TD0) only.
+
+        Args:
+            value_type: ``ValueEstimators.TD0`` or ``None``.
+            **hyperparams: ``gamma``, in ``[0, 1]``.
+
+        Returns:
+            The loss itself.
+
+        Raises:
+            NotImplementedError: for any other estimator.
+            ValueError: for a discount outside ``[0, 1]`` or an unknown hyper-parameter.
+        """
+        if value_type is None:
+            value_type = self.default_value_estimator
+        if value_type is not ValueEstimators.TD0:
+            raise NotImplementedError(f"value_type must be ValueEstimators.TD0, got {value_type}.")
+        gamma = hyperparams.pop("gamma", default_value_kwargs(value_type)["gamma"])
+        hyperparams.pop("differentiable", None)
+        if hyperparams:
+            raise ValueError(f"hyperparams must be gamma alone, got {', '.join(hyperparams)}.")
+        if not 0 <= float(gamma) <= 1:
+            raise ValueError(f"gamma must be in [0, 1], got {float(gamma)}.")
+        self.value_type = value_type
+        self.gamma.fill_(float(gamma))  # pyright: ignore[reportCallIssue]
+        return self
+
+    def _forward_value_estimator_keys(self, **kwargs) -> None:
+        if "qvalue_network" in self.__dict__:
+            self.qvalue_network.value_key = self.tensor_keys.state_action_value
+        self._in_keys = None
+
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        """Keys read from the batch; as keyword arguments, nested ones are joined by underscores."""
+        if self._in_keys is None:
+            states = [key for key in (*self.actor_network.in_keys, *self.qvalue_network.in_keys)]
+            states = [key for key in dict.fromkeys(states) if key != self.tensor_keys.action]
+            keys = self.tensor_keys
+            self._in_keys = [
+                *states,
+                keys.action,
+                *(_under_next(key) for key in (*states, keys.reward, keys.terminated)),
+            ]
+        return self._in_keys
+
+    @in_keys.setter
+    def in_keys(self, values) -> None:
+        self._in_keys = values
+
+    @property
+    def out_keys(self) -> list[NestedKey]:
+        """Keys of the result of ``forward``."""
+        if self._out_keys is None:
+            self._out_keys = ["loss_actor", "loss_qvalue", "loss_alpha", "alpha", "entropy"]
+        return self._out_keys
+
+    @out_keys.setter
+    def out_keys(self, values) -> None:
+        self._out_keys = values
+
+
+def _under_next(key: NestedKey) -> NestedKey:
+    return ("next", *key) if isinstance(key, tuple) else ("next", key)
+
+
+def _as_critics(qvalue_network, num_qvalue_nets: int | None) -> list[TensorDictModule]:
+    if isinstance(qvalue_network, nn.Module):
+        count = 1 if num_qvalue_nets is None else num_qvalue_nets
+        if count == 1:
+            return [qvalue_network]  # pyright: ignore[reportReturnType]
+        if count > 1:
+            raise ValueError(
+                f"qvalue_network must be a list of {count} critics, each with its own initial weights, for "
+                f"num_qvalue_nets={count}: got one module."
+            )
+    else:
+        critics = list(qvalue_network)
+        if critics and num_qvalue_nets in (None, len(critics)):
+            return critics
+    raise ValueError(
+        f"num_qvalue_nets must be positive and match qvalue_network: got {num_qvalue_nets} for "
+        f"{1 if isinstance(qvalue_network, nn.Module) else len(list(qvalue_network))} critic(s)."
+    )
+
+
+def _action_size(spec, action_key: NestedKey) -> int:
+    if spec is not None and hasattr(spec, "keys"):
+        spec = spec[action_key]
+    if spec is None:
+        raise ValueError('target_entropy="auto" needs the size of the action: pass action_spec or a number, got neither.')
+    return spec.shape[-1]

@@ -1,0 +1,198 @@
+"""Epistemic quantile regression with soft actor-critic: the loss of EQR-SAC and of QR-MBPO."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
+from torch import Tensor, nn
+from torchrl.modules import TanhNormal
+from torchrl.modules.distributions.utils import rsample_and_log_prob
+
+from .. import functional as F
+from ..utility import MeanUtility
+from ._soft_actor_critic import SoftActorCriticLoss
+
+
+class EpistemicQuantileLoss(SoftActorCriticLoss):
+    r"""Soft actor-critic whose critic represents the posterior over *values*, not over returns.
+
+    The target averages transition and policy noise out inside each member, then pools the members' atoms:
+
+    .. math:: y_{mn} = \tfrac1K \sum_k r_{mk} + \gamma (1 - d_{mk}) [q_n(s'_{mk}, a'_{mk}) - \alpha \log \pi(a'_{mk} | s'_{mk})]
+
+    Critic update of Algorithm 2 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_. The critic's quantiles
+    regress onto these atoms with the quantile-Huber loss; the policy ascends ``utility`` of the quantiles plus
+    ``alpha`` times its entropy; ``alpha`` keeps the entropy at its target.
+
+    ``"next"`` may hold one replayed successor per transition, its entries of shape ``[*B, ...]``, which is the loss of
+    quantile-regression SAC and QR-MBPO: the quantiles then keep the transition noise. Or it holds ``K`` draws from
+    each of ``M`` members, ``[*B, M, K, ...]``, as :class:`~eqr_torchrl.data.EnsembleSuccessors` writes them.
+
+    Args:
+        actor_network: stochastic policy, ``observation`` to ``action``.
+        qvalue_network: critic writing ``state_action_value``, shape ``[..., N]``, in units of return; or a list of
+            critics, which may differ in build.
+        utility: maps ``[..., N]`` to the scalar ``[...]`` that the actor ascends. Defaults to
+            :class:`~eqr_torchrl.utility.MeanUtility`.
+        num_qvalue_nets: critics whose minimum, quantile by quantile, forms target and policy value. Defaults to the
+            number given, ``1`` in the paper.
+        num_next_actions: actions drawn at each next state and averaged over with it. Defaults to ``1``.
+        action_sampling: ``"stratified"`` draws the actions of one batch element and member as a Latin hypercube over
+            its next states (for :class:`~torchrl.modules.TanhNormal` policies; others are drawn independently);
+            ``"iid"`` always independently, as in the paper.
+        kappa: threshold of the quantile-Huber loss, in units of return.
+        alpha_init: initial entropy temperature, in units of reward per nat.
+        min_alpha: smallest temperature, or ``None``.
+        max_alpha: largest temperature, or ``None``.
+        fixed_alpha: whether the temperature stays at ``alpha_init``.
+        target_entropy: in nats; ``"auto"`` is minus the action dimension.
+        action_spec: spec of the action, where the policy has none and ``target_entropy="auto"``.
+        delay_qvalue: whether targets use parameters that a ``SoftUpdate`` or ``HardUpdate`` moves.
+        separate_losses: whether parameters shared with the policy get no gradient from the critic's loss.
+        reduction: ``"mean"`` (default), ``"sum"`` or ``"none"``.
+        scalar_output_mode: with ``reduction="none"``, ``"non_tensor"`` keeps the scalar outputs as non-tensor data and
+            ``"exclude"`` or ``None`` drops them.
+        use_prioritized_weights: whether the losses are weighted by ``priority_weight``; ``"auto"`` where it is there.
+
+    Raises:
+        ValueError: if an argument is out of its range.
+        RuntimeError: in ``forward``, if ``"next"`` has neither 0 nor 2 more batch dimensions than the batch, or the
+            critic's last dimension differs between calls (:ref:`batches`).
+
+    Examples:
+        >>> loss = EpistemicQuantileLoss(toy_actor(), toy_critic(num_quantiles=7))
+        >>> _ = loss.make_value_estimator(gamma=0.99)
+        >>> target_updater = SoftUpdate(loss, tau=0.005)
+        >>> loss(toy_batch(B=4, M=5, K=3))["loss_qvalue"].shape
+        torch.Size([])
+    """
+
+    utility: nn.Module
+
+    def __init__(
+        self,
+        actor_network: ProbabilisticTensorDictSequential,
+        qvalue_network: TensorDictModule | Sequence[TensorDictModule],
+        *,
+        utility: nn.Module | None = None,
+        num_qvalue_nets: int | None = None,
+        num_next_actions: int = 1,
+        action_sampling: Literal["stratified", "iid"] = "stratified",
+        kappa: float = 1.0,
+        alpha_init: float = 1.0,
+        min_alpha: float | None = None,
+        max_alpha: float | None = None,
+        fixed_alpha: bool = False,
+        target_entropy: float | Literal["auto"] = "auto",
+        action_spec=None,
+        delay_qvalue: bool = True,
+        separate_losses: bool = False,
+        reduction: Literal["none", "mean", "sum"] | None = None,
+        scalar_output_mode: Literal["exclude", "non_tensor"] | None = None,
+        use_prioritized_weights: bool | Literal["auto"] = "auto",
+    ) -> None:
+        super().__init__(
+            actor_network,
+            qvalue_network,
+            num_qvalue_nets=num_qvalue_nets,
+            alpha_init=alpha_init,
+            min_alpha=min_alpha,
+            max_alpha=max_alpha,
+            fixed_alpha=fixed_alpha,
+            target_entropy=target_entropy,
+            action_spec=action_spec,
+            delay_qvalue=delay_qvalue,
+            separate_losses=separate_losses,
+            reduction=reduction,
+            scalar_output_mode=scalar_output_mode,
+            use_prioritized_weights=use_prioritized_weights,
+        )
+        if num_next_actions < 1:
+            raise ValueError(f"num_next_actions must be positive, got {num_next_actions}.")
+        if action_sampling not in ("stratified", "iid"):
+            raise ValueError(f'action_sampling must be "stratified" or "iid", got {action_sampling!r}.')
+        if kappa < 0:
+            raise ValueError(f"kappa must not be negative, got {kappa}.")
+        self.utility = MeanUtility() if utility is None else utility
+        self.num_next_actions = num_next_actions
+        self.action_sampling = action_sampling
+        self.kappa = kappa
+
+    def compute_target(self, tensordict: TensorDictBase) -> Tensor:
+        """Target atoms of each transition, without gradient.
+
+        Args:
+            tensordict: transitions, batch size ``[*B]``, with ``"next"`` of ``[*B]`` or ``[*B, M, K]``.
+
+        Returns:
+            Atoms, in units of return, shape ``[*B, M * N]`` (``M = 1`` for a replayed successor).
+        """
+        batch = tensordict.get(self.tensor_keys.action).shape[:-1]
+        successors = tensordict.get("next")
+        reward = successors.get(self.tensor_keys.reward)
+        extra = reward.ndim - 1 - len(batch)
+        if extra not in (0, 2) or reward.shape[: len(batch)] != batch:
+            raise RuntimeError(
+                f'"next" must have batch size [*B] or [*B, M, K] with B = {tuple(batch)}: got a '
+                f"{self.tensor_keys.reward!r} of shape {tuple(reward.shape)}."
+            )
+        terminated = successors.get(self.tensor_keys.terminated).squeeze(-1)
+        reward = reward.squeeze(-1)
+        with torch.no_grad():
+            action, log_prob = self._next_actions(successors, reward.shape, stratify=extra == 2)
+            quantiles = self._values(self.target_qvalue_network_params, _Repeated(successors, action), action)
+            quantiles = quantiles.amin(-2)  # critics: [..., Y, C, N] -> [..., Y, N]
+            if extra == 0:
+                reward, terminated = reward[..., None, None], terminated[..., None, None]
+                quantiles, log_prob = quantiles.unsqueeze(-3), log_prob.unsqueeze(-2)  # [*B, 1, Y(, N)]
+            else:
+                quantiles, log_prob = quantiles.flatten(-3, -2), log_prob.flatten(-2)  # [*B, M, K * Y(, N)]
+            terminated = terminated.repeat_interleave(self.num_next_actions, -1)
+            return F.epistemic_quantile_target(
+                reward, terminated, quantiles, log_prob, gamma=self.gamma, alpha=self._alpha
+            )
+
+    def _next_actions(self, successors, shape: torch.Size, *, stratify: bool) -> tuple[Tensor, Tensor]:
+        """Actions ``[*shape, Y, A]`` at each next state and their log-densities ``[*shape, Y]``."""
+        policy, num_actions = self._policy(successors, shape), self.num_next_actions
+        if self.action_sampling == "iid" or type(policy) is not TanhNormal:
+            action, log_prob = rsample_and_log_prob(policy, (num_actions,))
+            return action.movedim(0, len(shape)), log_prob.movedim(0, -1)
+        loc, scale = policy.loc, policy.scale
+        draws = (*shape[:-1], shape[-1] * num_actions) if stratify else (*shape, num_actions)
+        noise = F.stratified_normal((*draws, loc.shape[-1]), dim=-2, device=loc.device, dtype=loc.dtype)
+        noise = noise.view(*shape, num_actions, loc.shape[-1])
+        return F.tanh_normal(loc.unsqueeze(-2), scale.unsqueeze(-2), noise, policy.low, policy.high)
+
+    def _critic_losses(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        target = self.compute_target(tensordict)
+        action = tensordict.get(self.tensor_keys.action)
+        quantiles = self._values(self.qvalue_network_params, tensordict, action)  # [*B, C, N]
+        levels = F.quantile_midpoints(quantiles.shape[-1], device=quantiles.device, dtype=quantiles.dtype)
+        target = target.unsqueeze(-2).expand(*quantiles.shape[:-1], target.shape[-1])
+        losses = F.quantile_huber_loss(quantiles, target, levels, kappa=self.kappa)
+        prediction = quantiles.detach()
+        td_error = (prediction.mean(-1) - target.mean(-1)).abs().amax(-1)
+        report = {
+            "epistemic_std": prediction.std(-1, correction=min(1, prediction.shape[-1] - 1)).mean(),
+            "target_value": target.mean(),
+        }
+        return losses.sum(-1), td_error, report
+
+    def _policy_value(self, quantiles: Tensor) -> Tensor:
+        return self.utility(quantiles.amin(-2))
+
+
+class _Repeated:
+    """Next observations, repeated for each action drawn at them: ``[..., S]`` to ``[..., Y, S]``."""
+
+    def __init__(self, successors: TensorDictBase, action: Tensor) -> None:
+        self.successors, self.action = successors, action
+
+    def get(self, key) -> Tensor:
+        value = self.successors.get(key)
+        return value.unsqueeze(-2).expand(*self.action.shape[:-1], value.shape[-1])

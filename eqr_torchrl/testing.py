@@ -1,0 +1,125 @@
+"""Small parts for tests, docstring examples and first experiments."""
+
+from __future__ import annotations
+
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torch import Tensor
+from torchrl.data import Bounded, Categorical, Composite, Unbounded
+from torchrl.envs import EnvBase
+from torchrl.modules import ProbabilisticActor
+
+from .modules import make_actor, make_critic
+
+__all__ = ["ToyEnv", "toy_actor", "toy_batch", "toy_critic", "toy_env"]
+
+
+class ToyEnv(EnvBase):
+    r"""A noisy point that the action pushes: :math:`s' = 0.9 s + 0.1 a + \sigma \epsilon`, reward :math:`-\|s\|^2`.
+
+    Args:
+        observation_dim: number of state entries, ``S``.
+        action_dim: number of action entries, ``A``; each pushes the entry of the same index modulo ``S``.
+        max_steps: steps after which an episode is truncated.
+        noise: standard deviation of the transition noise.
+
+    Examples:
+        >>> ToyEnv().rollout(3)["next", "reward"].shape
+        torch.Size([3, 1])
+    """
+
+    def __init__(
+        self, observation_dim: int = 3, action_dim: int = 1, *, max_steps: int = 20, noise: float = 0.01
+    ) -> None:
+        super().__init__(device=None, batch_size=[])
+        self.observation_spec = Composite(observation=Unbounded((observation_dim,)))
+        self.action_spec = Bounded(-1.0, 1.0, (action_dim,))
+        self.reward_spec = Unbounded((1,))
+        flag = Categorical(2, (1,), dtype=torch.bool)
+        self.full_done_spec = Composite(done=flag, terminated=flag.clone(), truncated=flag.clone())
+        self.push = torch.zeros(action_dim, observation_dim)
+        self.push[range(action_dim), [i % observation_dim for i in range(action_dim)]] = 0.1
+        self.max_steps, self.noise, self.env_name = max_steps, noise, "toy"
+        self._generator = torch.Generator().manual_seed(0)
+
+    def _flags(self) -> dict[str, Tensor]:
+        truncated = torch.tensor([self._steps >= self.max_steps])
+        return {"done": truncated, "truncated": truncated.clone(), "terminated": torch.zeros(1, dtype=torch.bool)}
+
+    def _reset(self, tensordict=None, **kwargs) -> TensorDict:
+        self._steps = 0
+        state = torch.randn(self.observation_spec["observation"].shape, generator=self._generator)
+        return TensorDict({"observation": state, **self._flags()}, [])
+
+    def _step(self, tensordict) -> TensorDict:
+        self._steps += 1
+        state, action = tensordict["observation"], tensordict["action"]
+        noise = self.noise * torch.randn(state.shape, generator=self._generator)
+        reward = -state.square().sum(-1, keepdim=True)
+        return TensorDict({"observation": 0.9 * state + action @ self.push + noise, "reward": reward, **self._flags()}, [])
+
+    def _set_seed(self, seed: int | None) -> None:
+        self._generator.manual_seed(0 if seed is None else seed)
+
+
+def toy_env(observation_dim: int = 3, action_dim: int = 1, **kwargs) -> ToyEnv:
+    """A :class:`ToyEnv` of the given sizes.
+
+    Examples:
+        >>> toy_env().reset()["observation"].shape
+        torch.Size([3])
+    """
+    return ToyEnv(observation_dim, action_dim, **kwargs)
+
+
+def toy_actor(observation_dim: int = 3, action_dim: int = 1, *, num_cells=(16, 16)) -> ProbabilisticActor:
+    """A small squashed Gaussian policy on ``[-1, 1]``.
+
+    Examples:
+        >>> toy_actor()(toy_env().reset())["action"].shape
+        torch.Size([1])
+    """
+    return make_actor(toy_env(observation_dim, action_dim), num_cells=num_cells)
+
+
+def toy_critic(
+    observation_dim: int = 3, action_dim: int = 1, *, num_quantiles: int = 5, num_cells=(16, 16)
+) -> TensorDictModule:
+    """A small quantile critic.
+
+    Examples:
+        >>> toy_critic(num_quantiles=7)(toy_batch(B=4))["state_action_value"].shape
+        torch.Size([4, 7])
+    """
+    return make_critic(toy_env(observation_dim, action_dim), num_quantiles=num_quantiles, num_cells=num_cells)
+
+
+def toy_batch(
+    B: int = 4, M: int | None = None, K: int | None = None, *, observation_dim: int = 3, action_dim: int = 1
+) -> TensorDict:
+    """A random batch of transitions, with ``"next"`` of batch size ``[B]``, or ``[B, M, K]`` where they are given.
+
+    Examples:
+        >>> toy_batch(B=4, M=5, K=3)["next", "observation"].shape
+        torch.Size([4, 5, 3, 3])
+    """
+    size = (B,) if M is None or K is None else (B, M, K)
+    flag = torch.zeros(*size, 1, dtype=torch.bool)
+    successors = TensorDict(
+        {
+            "observation": torch.randn(*size, observation_dim),
+            "reward": torch.randn(*size, 1),
+            "terminated": flag,
+            "done": flag.clone(),
+        },
+        size,
+    )
+    return TensorDict(
+        {
+            "observation": torch.randn(B, observation_dim),
+            "action": torch.rand(B, action_dim) * 2 - 1,
+            "next": successors,
+        },
+        [B],
+    )
