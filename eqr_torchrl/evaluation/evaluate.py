@@ -110,7 +110,7 @@ def evaluation_mode(*modules: nn.Module) -> Iterator[None]:
     submodules = [submodule for module in modules for submodule in module.modules()]
     training = [submodule.training for submodule in submodules]
     # `frozen` is how TorchRL's VecNorm transforms stop collecting statistics; they ignore eval mode.
-    frozen: list[tuple[Any, bool]] = [(s, s.frozen) for s in submodules if isinstance(getattr(s, "frozen", None), bool)]
+    frozen: list[tuple[Any, Any]] = [(s, s.frozen) for s in submodules if isinstance(getattr(s, "frozen", None), bool)]
     try:
         for submodule in submodules:
             submodule.training = False
