@@ -1,0 +1,32 @@
+"""Settings of every test and docstring example: no display, one thread, names that examples may use."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("MUJOCO_GL", "disable")  # nothing here renders; must be set before dm_control is imported
+os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.setdefault("WANDB_MODE", "offline")
+
+import pytest
+import torch
+
+torch.set_num_threads(1)  # tiny tensors: more threads only add waiting
+
+
+@pytest.fixture(autouse=True)
+def _example_names(doctest_namespace: dict[str, object]) -> None:
+    """Puts into docstring examples the names that they use without importing them."""
+    from torchrl.objectives import SoftUpdate
+
+    from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic
+
+    doctest_namespace.update(
+        torch=torch, SoftUpdate=SoftUpdate, toy_actor=toy_actor, toy_critic=toy_critic, toy_batch=toy_batch
+    )
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    """Every test starts from the same random numbers, whatever ran before it."""
+    torch.manual_seed(0)
