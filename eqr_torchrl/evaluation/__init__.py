@@ -2,6 +2,61 @@
 
 from __future__ import annotations
 
+from eqr_torchrl.evaluation.aggregates import AggregateRow, ImprovementRow, aggregate_table, improvement_table
+from eqr_torchrl.evaluation.calibration import (
+    calibration_error,
+    central_interval_coverage,
+    probability_integral_transform,
+)
+from eqr_torchrl.evaluation.compare import ScoreRow, comparison_step, normalised_scores, score_table, scores_at
 from eqr_torchrl.evaluation.evaluate import EpisodeRow, evaluate
+from eqr_torchrl.evaluation.evaluations import EvaluationRow, read_evaluations, read_runs
+from eqr_torchrl.evaluation.learning_curves import PAPER_SMOOTHING, LearningCurve, learning_curves
+from eqr_torchrl.evaluation.metrics import (
+    Interval,
+    interquartile_mean,
+    mean_score,
+    median_score,
+    optimality_gap,
+    performance_profile,
+    probability_of_improvement,
+    stratified_bootstrap,
+)
+from eqr_torchrl.evaluation.published import PublishedScore, find_published, published_scores
+from eqr_torchrl.evaluation.tables import format_table, write_csv
 
-__all__ = ["EpisodeRow", "evaluate"]
+__all__ = [
+    "PAPER_SMOOTHING",
+    "AggregateRow",
+    "EpisodeRow",
+    "EvaluationRow",
+    "ImprovementRow",
+    "Interval",
+    "LearningCurve",
+    "PublishedScore",
+    "ScoreRow",
+    "aggregate_table",
+    "calibration_error",
+    "central_interval_coverage",
+    "comparison_step",
+    "evaluate",
+    "find_published",
+    "format_table",
+    "improvement_table",
+    "interquartile_mean",
+    "learning_curves",
+    "mean_score",
+    "median_score",
+    "normalised_scores",
+    "optimality_gap",
+    "performance_profile",
+    "probability_integral_transform",
+    "probability_of_improvement",
+    "published_scores",
+    "read_evaluations",
+    "read_runs",
+    "score_table",
+    "scores_at",
+    "stratified_bootstrap",
+    "write_csv",
+]
