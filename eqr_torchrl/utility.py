@@ -11,7 +11,7 @@ import math
 
 from torch import Tensor, nn
 
-from . import functional as F
+from eqr_torchrl import functional as F
 
 __all__ = ["CVaRUtility", "EntropicUtility", "MeanUtility", "OptimisticUtility", "QuantileUtility"]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .bellman import epistemic_quantile_target
-from .gaussian import gaussian_nll, soft_clamp, stratified_normal, tanh_normal
-from .quantiles import quantile_huber_loss, quantile_midpoints, quantile_projection, wasserstein_distance
-from .risk import conditional_value_at_risk, entropic_value, mean_plus_std, quantile_value
+from eqr_torchrl.functional.bellman import epistemic_quantile_target
+from eqr_torchrl.functional.gaussian import gaussian_nll, soft_clamp, stratified_normal, tanh_normal
+from eqr_torchrl.functional.quantiles import quantile_huber_loss, quantile_midpoints, quantile_projection, wasserstein_distance
+from eqr_torchrl.functional.risk import conditional_value_at_risk, entropic_value, mean_plus_std, quantile_value
 
 __all__ = [
     "conditional_value_at_risk",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .actor import GaussianHead, make_actor
-from .critic import make_critic
-from .layers import OrthogonalLinear, mlp
+from eqr_torchrl.modules.actor import GaussianHead, make_actor
+from eqr_torchrl.modules.critic import make_critic
+from eqr_torchrl.modules.layers import OrthogonalLinear, mlp
 
 __all__ = ["GaussianHead", "OrthogonalLinear", "make_actor", "make_critic", "mlp"]

@@ -11,7 +11,7 @@ from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType
 from torchrl.modules import ProbabilisticActor, TanhNormal
 
-from .layers import mlp
+from eqr_torchrl.modules.layers import mlp
 
 
 class GaussianHead(nn.Module):

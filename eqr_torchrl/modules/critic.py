@@ -9,7 +9,7 @@ from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
-from .layers import mlp
+from eqr_torchrl.modules.layers import mlp
 
 
 class _StateActionMLP(nn.Module):

@@ -1,7 +1,8 @@
-"""Losses: what a batch says about the critic, the policy and the temperature."""
+"""Losses: what a batch says about the critic, the policy and the temperature; and one update with them."""
 
 from __future__ import annotations
 
-from .epistemic_quantile import EpistemicQuantileLoss
+from eqr_torchrl.objectives.epistemic_quantile import EpistemicQuantileLoss
+from eqr_torchrl.objectives.update import make_optimizer, make_update
 
-__all__ = ["EpistemicQuantileLoss"]
+__all__ = ["EpistemicQuantileLoss", "make_optimizer", "make_update"]

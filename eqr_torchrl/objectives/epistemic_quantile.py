@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torchrl.modules import TanhNormal
 from torchrl.modules.distributions.utils import rsample_and_log_prob
 
-from .. import functional as F
-from ..utility import MeanUtility
-from ._soft_actor_critic import SoftActorCriticLoss
+from eqr_torchrl import functional as F
+from eqr_torchrl.utility import MeanUtility
+from eqr_torchrl.objectives._soft_actor_critic import SoftActorCriticLoss
 
 
 class EpistemicQuantileLoss(SoftActorCriticLoss):

@@ -1,0 +1,9 @@
+"""D and D_model: what the agent saw, what it imagines, and the successors that targets average over."""
+
+from __future__ import annotations
+
+from eqr_torchrl.data.buffers import make_model_buffer, make_replay_buffer, model_buffer_bytes
+from eqr_torchrl.data.rollouts import branched_rollout
+from eqr_torchrl.data.successors import EnsembleSuccessors
+
+__all__ = ["EnsembleSuccessors", "branched_rollout", "make_model_buffer", "make_replay_buffer", "model_buffer_bytes"]

@@ -1,0 +1,55 @@
+"""Linear layers of several networks side by side."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+class EnsembleLinear(nn.Module):
+    r"""``M`` independent linear layers as one batched product, :math:`y_m = x_m W_m + b_m`.
+
+    Weights start from a normal law of mean 0 and standard deviation :math:`1 / \sqrt{\text{in\_features}}`, truncated
+    at two standard deviations; biases start at zero.
+
+    Args:
+        num_members: number of layers, ``M``.
+        in_features: size of each input row.
+        out_features: size of each output row.
+
+    Raises:
+        ValueError: if a size is not positive.
+
+    Examples:
+        >>> layer = EnsembleLinear(5, 3, 2)
+        >>> x = torch.randn(5, 7, 3)
+        >>> y = layer(x)
+        >>> torch.allclose(y[1], torch.nn.functional.linear(x[1], layer.weight[1].T, layer.bias[1, 0]), atol=1e-6)
+        True
+    """
+
+    def __init__(self, num_members: int, in_features: int, out_features: int) -> None:
+        super().__init__()
+        for name, size in (("num_members", num_members), ("in_features", in_features), ("out_features", out_features)):
+            if size < 1:
+                raise ValueError(f"{name} must be positive, got {size}.")
+        self.weight = nn.Parameter(torch.empty(num_members, in_features, out_features))
+        self.bias = nn.Parameter(torch.empty(num_members, 1, out_features))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws new weights for every member and sets the biases to zero."""
+        std = 1 / math.sqrt(self.weight.shape[1])
+        nn.init.trunc_normal_(self.weight, std=std, a=-2 * std, b=2 * std)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Maps ``[M, B, in_features]`` to ``[M, B, out_features]``, member by member."""
+        return torch.baddbmm(self.bias, inputs, self.weight)
+
+    def extra_repr(self) -> str:
+        """Sizes shown when the module is printed."""
+        members, size_in, size_out = self.weight.shape
+        return f"num_members={members}, in_features={size_in}, out_features={size_out}"

@@ -1,0 +1,157 @@
+"""EQR-SAC and its model-based relatives: Algorithm 2 of Luis et al. (2024), https://arxiv.org/abs/2308.06590.
+
+python examples/eqr_sac.py                                          # Pendulum-v1, a few minutes on two cores
+python examples/eqr_sac.py env=dmc/cheetah-run budget=paper         # the paper's protocol
+python examples/eqr_sac.py utility=optimistic algorithm=qr_mbpo     # another attitude, another algorithm
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from torchrl import timeit
+from torchrl.collectors import Collector
+from torchrl.objectives import SoftUpdate
+from tqdm import tqdm
+
+from eqr_torchrl.data import branched_rollout, make_replay_buffer, model_buffer_bytes
+from eqr_torchrl.envs import ModelBasedEnv, ResumableEpisode, termination_for
+from eqr_torchrl.evaluation import evaluate
+from eqr_torchrl.objectives import make_optimizer, make_update
+from eqr_torchrl.runs import (
+    RunLogger,
+    RunStatus,
+    capture_state,
+    checkpoint_path,
+    load_checkpoint,
+    open_run,
+    restore_state,
+    run_hydra,
+    save_checkpoint,
+)
+from eqr_torchrl.world_models import fit_world_model
+
+warnings.filterwarnings("ignore", category=DeprecationWarning, module="torchrl")
+
+
+def main(cfg: DictConfig) -> float | None:
+    """Trains one agent; returns the mean return of its last evaluation."""
+    if cfg.num_threads is not None:
+        torch.set_num_threads(cfg.num_threads)
+    torch.manual_seed(cfg.seed)
+
+    # The parts
+    env, eval_env = instantiate(cfg.env, seed=cfg.seed), instantiate(cfg.env, seed=cfg.seed)
+    env.append_transform(episode := ResumableEpisode())
+    sizes = env.observation_spec["observation"].shape[-1], env.action_spec.shape[-1]
+    actor = instantiate(cfg.actor, env).to(cfg.device)
+    critics = [instantiate(cfg.critic, env).to(cfg.device) for _ in range(cfg.loss.num_qvalue_nets)]
+    world_model = instantiate(cfg.world_model, *sizes).to(cfg.device)  # posterior over MDPs
+    model_optimizer = torch.optim.Adam(world_model.parameters(), **cfg.fit.optimizer, fused=True)
+    fit = {key: value for key, value in cfg.fit.items() if key != "optimizer"}
+    members, starts = world_model.num_members, cfg.rollout.starts_per_step * cfg.retrain_every
+    rollouts = [  # pairs of an imagined environment and its start states per member
+        (
+            ModelBasedEnv(world_model, env, termination_fn=termination_for(env.env_name), member=rule.member),
+            max(starts // members, 1) if rule.split_starts else starts,
+        )
+        for rule in cfg.rollout.member_rules
+    ]
+    keys = [key if isinstance(key, str) else tuple(key) for key in cfg.rollout.keys]
+    replay = make_replay_buffer(cfg.replay_capacity, batch_size=cfg.batch_size)
+    capacity = cfg.rollout.horizon * members * sum(count for _, count in rollouts) * cfg.rollout.retained_rounds
+    model_buffer = instantiate(cfg.model_buffer)(capacity, batch_size=cfg.batch_size, device=cfg.device)
+    successors = instantiate(cfg.successors)(rollouts[0][0])  # EQR: K next states from each member
+    loss = instantiate(cfg.loss)(actor_network=actor, qvalue_network=critics)
+    loss.make_value_estimator(gamma=cfg.gamma)
+    optimizer, target_updater = make_optimizer(loss, **cfg.optim), SoftUpdate(loss, tau=cfg.tau)
+    update = make_update(lambda batch: loss(successors(batch)), optimizer, target_updater, compile=cfg.compile)
+
+    # The run: its folder, its logs, and what a checkpoint holds
+    name = f"{cfg.labels.algorithm}-{env.env_name}-seed{cfg.seed}"
+    folder, checkpoint, finished = open_run(cfg.runs_root, name, run_dir=cfg.run_dir, resume=cfg.resume)
+    if finished:
+        return print(f"{folder}: finished before, nothing to do")
+    OmegaConf.save(cfg, folder / "config.yaml", resolve=True)
+    logger = RunLogger(folder, config=OmegaConf.to_container(cfg, resolve=True), **cfg.logger)
+    labels = {"env": env.env_name, **cfg.labels, "seed": cfg.seed, "warmup_steps": cfg.warmup_steps}
+    fingerprint = {"env": env.env_name, "algorithm": cfg.labels.algorithm, "seed": cfg.seed, "sizes": list(sizes)}
+    parts = {"loss": loss, "optimizer": optimizer, "world_model": world_model, "model_optimizer": model_optimizer}
+    parts |= {"replay": replay, "model_buffer": model_buffer, "logger": logger}
+    step, saved, report, losses = -cfg.warmup_steps, None, {}, []  # steps count from the end of the warm-up
+    if checkpoint is not None:
+        saved = load_checkpoint(checkpoint, fingerprint=fingerprint)
+        step, report = saved["step"], saved["report"]
+        episode.restore(saved["episode"])
+    collector = Collector(env, actor, frames_per_batch=1, total_frames=-1, auto_register_policy_transforms=False)
+    transitions = iter(collector)
+    if saved is not None:
+        restore_state(saved["parts"], **parts)
+
+    def save() -> Path:
+        state = {"step": step, "report": report, "episode": episode.episode_state(), "parts": capture_state(**parts)}
+        path = checkpoint_path(folder, max(step, 0))
+        return save_checkpoint(path, state, fingerprint=fingerprint, keep_last=cfg.keep_checkpoints)
+
+    def evaluation(num_episodes: int) -> float:
+        episodes = evaluate(eval_env, actor, num_episodes=num_episodes, seed=cfg.seed + 1_000_003 * (step + 1))
+        for row in episodes:
+            logger.log_evaluation(**labels, env_steps=step, **row)
+        return sum(row["episode_return"] for row in episodes) / num_episodes
+
+    # The loop
+    bar = tqdm(total=cfg.env_steps, initial=max(step, 0), disable=not cfg.progress, unit="step", dynamic_ncols=True)
+    last_return = float("nan")
+    with RunStatus(folder, env_steps=max(step, 0)) as status, logger, bar:
+        while step < cfg.env_steps:
+            with timeit("collect"):  # act
+                try:
+                    transition = next(transitions).exclude("collector")
+                    if not torch.isfinite(transition["next", "observation"]).all():
+                        raise RuntimeError("an observation is not finite")
+                except Exception as error:
+                    raise RuntimeError(f"{env.env_name} failed at env step {step}: {error} (saved {save()})") from error
+                replay.extend(transition)
+            step += 1
+            if step <= 0:
+                bar.set_description(f"warm-up {step + cfg.warmup_steps}/{cfg.warmup_steps}")
+                continue
+            if (step - 1) % cfg.retrain_every == 0:
+                with timeit("fit"):  # learn the models
+                    report = fit_world_model(world_model, replay[:], optimizer=model_optimizer, **fit)
+                with timeit("rollout"):  # imagine
+                    states = replay[:]["observation"]
+                    for model_env, num_starts in rollouts:
+                        branched_rollout(
+                            model_env,
+                            actor,
+                            states,
+                            model_buffer,
+                            num_starts=num_starts,
+                            horizon=cfg.rollout.horizon,
+                            keys=keys,
+                            chunk_size=cfg.rollout.chunk_size,
+                        )
+            with timeit("update"):  # learn values, improve the policy
+                losses += [update(model_buffer.sample()) for _ in range(cfg.utd_ratio)]
+            if step % cfg.log_every == 0:
+                train = torch.stack(losses).mean() if losses else {}
+                logger.log({f"train/{k}": v for k, v in train.items()} | report | timeit.todict(prefix="time"), step)
+                losses = []
+                timeit.erase()
+            if step % cfg.eval_every == 0 or step == cfg.env_steps:
+                last_return = evaluation(cfg.final_episodes if step == cfg.env_steps else cfg.eval_episodes)
+            if (cfg.checkpoint_every and step % cfg.checkpoint_every == 0) or step == cfg.env_steps:
+                save()
+            status.update(step)
+            bar.update()
+            bar.set_postfix_str(f"return {last_return:.1f}", refresh=False)
+    return last_return
+
+
+if __name__ == "__main__":
+    run_hydra(main, Path(__file__).parent.parent / "configs", "eqr_sac")

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from eqr_torchrl import functional as F
+
+
+def pairwise_loss(quantiles, targets, levels, kappa):
+    """Every predicted quantile against every target atom, as the definition says."""
+    u = targets.unsqueeze(-2) - quantiles.unsqueeze(-1)
+    huber = torch.where(u.abs() < kappa, 0.5 * u.square(), kappa * (u.abs() - 0.5 * kappa)) if kappa else u.abs()
+    return ((levels.unsqueeze(-1) - (u < 0).to(u.dtype)).abs() * huber).mean(-1).sum(-1)
+
+
+def test_midpoints_are_the_odd_multiples_of_half_a_bin():
+    assert F.quantile_midpoints(4).tolist() == [1 / 8, 3 / 8, 5 / 8, 7 / 8]
+    with pytest.raises(ValueError, match="num_quantiles must be positive, got 0"):
+        F.quantile_midpoints(0)
+
+
+# pinball: 1/4 * (1 + 1 + 4) / 3 + 3/4 * (0 + 0 + 3) / 3;  huber: 1/4 * (.5 + .5 + 3.5) / 3 + 3/4 * (0 + 0 + 2.5) / 3
+@pytest.mark.parametrize(("kappa", "expected"), [(0.0, 1.25), (1.0, 1.0)])
+def test_quantile_huber_loss_matches_hand_computation(kappa, expected):
+    theta, y = torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 1.0, 4.0]])
+    loss = F.quantile_huber_loss(theta, y, F.quantile_midpoints(2), kappa=kappa)
+    torch.testing.assert_close(loss, torch.tensor([expected]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kappa", [0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize(("offset", "scale"), [(0.0, 1.0), (1e3, 1.0), (-1e3, 300.0), (0.0, 1e-2)])
+@pytest.mark.parametrize("num_quantiles", [1, 7])
+def test_sorted_loss_and_gradient_equal_the_pairwise_definition(dtype, kappa, offset, scale, num_quantiles):
+    generator = torch.Generator().manual_seed(0)
+    theta = (offset + scale * torch.randn(3, 2, num_quantiles, generator=generator, dtype=torch.float64)).to(dtype)
+    y = (offset + scale * torch.randn(3, 2, 11, generator=generator, dtype=torch.float64)).to(dtype)
+    levels = F.quantile_midpoints(num_quantiles, dtype=dtype)
+    theta.requires_grad_()
+    loss = F.quantile_huber_loss(theta, y, levels, kappa=kappa)
+    (gradient,) = torch.autograd.grad(loss.sum(), theta)
+    # the oracle works in float64 on the very same numbers: a pairwise float32 sum is the less exact of the two
+    exact = theta.detach().double().requires_grad_()
+    expected = pairwise_loss(exact, y.double(), levels.double(), kappa)
+    (expected_gradient,) = torch.autograd.grad(expected.sum(), exact)
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-12)
+    torch.testing.assert_close(gradient.double(), expected_gradient, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("kappa", [0.5, 1.0, 2.0])
+def test_ties_and_targets_on_the_cuts_count_once(kappa):
+    theta = torch.tensor([[0.0, 0.0, 1.0]], dtype=torch.float64, requires_grad=True)
+    y = torch.tensor([[0.0, 0.0, kappa, -kappa, 1.0, 1.0]], dtype=torch.float64)
+    levels = F.quantile_midpoints(3, dtype=torch.float64)
+    loss = F.quantile_huber_loss(theta, y, levels, kappa=kappa)
+    expected = pairwise_loss(theta, y, levels, kappa)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(value.sum(), theta)[0] for value in (loss, expected)))
+
+
+def test_pinball_gradient_counts_a_tied_target_as_not_below():
+    theta = torch.tensor([[2.0]], requires_grad=True)
+    loss = F.quantile_huber_loss(theta, torch.tensor([[2.0, 2.0, 1.0, 3.0]]), torch.tensor([0.25]), kappa=0.0)
+    (gradient,) = torch.autograd.grad(loss, theta)
+    assert gradient.item() == pytest.approx((0.75 * 1 - 0.25 * 3) / 4)  # one target below, three not
+
+
+def test_gradient_scales_with_the_gradient_of_the_output_and_misses_the_targets():
+    theta, y = torch.randn(4, 5, requires_grad=True), torch.randn(4, 9, requires_grad=True)
+    loss = F.quantile_huber_loss(theta, y, F.quantile_midpoints(5))
+    once = torch.autograd.grad(loss.sum(), theta, retain_graph=True)[0]
+    thrice = torch.autograd.grad(3 * loss.sum(), theta)[0]
+    torch.testing.assert_close(thrice, 3 * once)
+    assert y.grad is None
+
+
+def test_descent_on_the_pinball_loss_finds_the_quantiles():
+    y = torch.randn(1, 20001, generator=torch.Generator().manual_seed(0))
+    theta, levels = torch.zeros(1, 5, requires_grad=True), F.quantile_midpoints(5)
+    optimizer = torch.optim.SGD([theta], lr=1.0)
+    for _ in range(400):
+        optimizer.zero_grad()
+        F.quantile_huber_loss(theta, y, levels, kappa=0.0).sum().backward()
+        optimizer.step()
+    torch.testing.assert_close(theta.detach(), torch.special.ndtri(levels)[None], atol=0.03, rtol=0)
+
+
+def test_a_threshold_above_the_spread_biases_extreme_quantiles_and_a_small_one_does_not():
+    y = 0.1 * torch.randn(1, 20001, generator=torch.Generator().manual_seed(0))
+    true_quantile = 0.1 * torch.special.ndtri(torch.tensor(0.05)).item()
+    found = {}
+    for kappa in (1.0, 0.002):
+        theta = torch.zeros(1, 1, requires_grad=True)
+        optimizer = torch.optim.Adam([theta], lr=2e-3)
+        for _ in range(600):
+            optimizer.zero_grad()
+            F.quantile_huber_loss(theta, y, torch.tensor([0.05]), kappa=kappa).sum().backward()
+            optimizer.step()
+        found[kappa] = theta.item()
+    assert found[0.002] == pytest.approx(true_quantile, abs=0.005)
+    assert found[1.0] > true_quantile + 0.02  # towards the expectile
+
+
+def test_a_nan_target_shows_in_the_loss():
+    y = torch.tensor([[0.0, float("nan")], [0.0, 1.0]])
+    loss = F.quantile_huber_loss(torch.zeros(2, 3), y, F.quantile_midpoints(3))
+    assert loss.isnan().tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kappa", "message"),
+    [
+        ((torch.zeros(2, 3), torch.zeros(2, 4), torch.zeros(4)), 1.0, "levels must hold one entry per quantile"),
+        ((torch.zeros(2, 3), torch.zeros(1, 4), torch.zeros(3)), 1.0, "targets must have the batch shape"),
+        ((torch.zeros(2, 3), torch.zeros(2, 4), torch.zeros(3)), -1.0, "kappa must not be negative, got -1.0"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, kappa, message):
+    with pytest.raises(ValueError, match=message):
+        F.quantile_huber_loss(*arguments, kappa=kappa)
+
+
+@pytest.mark.parametrize(("num_samples", "num_quantiles"), [(10, 3), (5000, 10), (7, 7), (3, 8), (1, 4), (255, 51)])
+def test_projection_takes_the_sample_of_the_nearest_level(num_samples, num_quantiles):
+    samples = torch.randn(num_samples, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    ordered = samples.sort().values.tolist()
+    expected = []
+    for i in range(num_quantiles):  # integers: level of sample j is (2j + 1) / 2J, of quantile i (2i + 1) / 2N
+        gaps = [abs((2 * j + 1) * num_quantiles - (2 * i + 1) * num_samples) for j in range(num_samples)]
+        expected.append(ordered[gaps.index(min(gaps))])
+    assert F.quantile_projection(samples, num_quantiles).tolist() == expected
+
+
+def test_wasserstein_distances_of_shifted_and_shuffled_atoms():
+    q = torch.tensor([[0.0, 1.0, 5.0]])
+    assert F.wasserstein_distance(q, q[:, [2, 0, 1]]).item() == 0
+    assert F.wasserstein_distance(q, q + 2, p=2).item() == pytest.approx(2)
+    other = torch.tensor([[0.0, 1.0, 8.0]])
+    assert F.wasserstein_distance(q, other).item() == pytest.approx(1)
+    assert F.wasserstein_distance(q, other, p=2).item() == pytest.approx(3**0.5)
+    assert F.wasserstein_distance(q, other, p=float("inf")).item() == 3
+    with pytest.raises(ValueError, match="p must be at least 1, got 0.5"):
+        F.wasserstein_distance(q, other, p=0.5)
