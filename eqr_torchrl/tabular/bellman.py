@@ -1,0 +1,156 @@
+"""The value-distributional Bellman operator on sample sets, and its fixed point."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from eqr_torchrl.functional import quantile_projection
+
+from .mdp import MarkovRewardProcess
+
+
+def bellman_targets(atoms: Tensor, process: MarkovRewardProcess) -> Tensor:
+    r"""Targets :math:`r^\pi(s) + \gamma \sum_{s'} p^\pi(s'|s)\, q_j(s')`, atom by atom.
+
+    The bootstrap of Eq. 8 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_. Noise of the dynamics is
+    averaged out; the index ``j`` says which values of different states belong together.
+
+    Args:
+        atoms: values, in units of return, shape ``[*B, S, N]``.
+        process: reward processes whose batch shape broadcasts with ``[*B]``.
+
+    Returns:
+        Targets, in units of return, shape ``[*B, S, N]`` after broadcasting; zero in terminal states.
+
+    Examples:
+        >>> chain = MarkovRewardProcess(torch.tensor([[0.0, 1.0], [0.0, 1.0]]), torch.tensor([1.0, 0.0]), 0.5, (1,))
+        >>> bellman_targets(torch.tensor([[0.0, 0.0], [2.0, 4.0]]), chain)
+        tensor([[2., 3.],
+                [0., 0.]])
+    """
+    targets = process.rewards.unsqueeze(-1) + process.gamma * (process.transitions @ atoms)
+    if process.terminal_states:
+        targets[..., list(process.terminal_states), :] = 0.0
+    return targets
+
+
+def value_distribution_backup(atoms: Tensor, processes: MarkovRewardProcess) -> Tensor:
+    r"""The operator :math:`T^\pi \mu = E_P[(b_{r,P,\gamma})_\# \mu]`, applied to a sample set.
+
+    Every drawn process is combined with every joint sample of the values: exact when the posterior is the uniform
+    distribution over the given processes. It is a :math:`\gamma`-contraction in the supremum p-Wasserstein distance
+    (Theorem 1 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_) on atoms sorted in each state.
+
+    Args:
+        atoms: ``J`` joint samples of the values of all states, in units of return, shape ``[*B, S, J]``. Sorted in
+            each state they describe values that rise and fall together, as epistemic quantile regression assumes.
+        processes: ``Q`` equally likely reward processes, batch shape ``[Q, *B]``.
+
+    Returns:
+        Atoms of the result, in units of return, shape ``[*B, S, Q * J]``.
+
+    Examples:
+        >>> p, r = torch.tensor([[0.0, 1.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.0], [2.0, 0.0]])
+        >>> two_rewards = MarkovRewardProcess(p.expand(2, 2, 2), r, gamma=0.5, terminal_states=(1,))
+        >>> value_distribution_backup(torch.zeros(2, 1), two_rewards)
+        tensor([[1., 2.],
+                [0., 0.]])
+    """
+    return bellman_targets(atoms, processes).movedim(0, -2).flatten(-2)
+
+
+def value_distribution_iteration(
+    processes: MarkovRewardProcess,
+    *,
+    num_quantiles: int,
+    tolerance: float = 1e-6,
+    max_iterations: int = 10_000,
+) -> Tensor:
+    r"""Fixed point of the projected operator :math:`\Pi T^\pi`: where epistemic quantile regression settles.
+
+    The updates of :func:`epistemic_quantile_regression` vanish on average exactly here. What separates its result
+    from this one is noise; what separates this one from the true posterior of values is bias, and more quantiles
+    do not remove the part of it that comes from cycles.
+
+    Args:
+        processes: ``Q`` equally likely reward processes, batch shape ``[Q, *B]``.
+        num_quantiles: number of quantiles, ``N``.
+        tolerance: stop when no quantile moves further than this, in units of return.
+        max_iterations: bound on the number of iterations.
+
+    Returns:
+        Sorted quantiles, in units of return, shape ``[*B, S, N]``.
+
+    Raises:
+        ValueError: if ``tolerance`` is not positive or ``processes`` is not a batch.
+        RuntimeError: if ``max_iterations`` do not suffice.
+
+    Examples:
+        >>> from eqr_torchrl.tabular import toy_mdp
+        >>> draws = toy_mdp(beta=0.0, x=torch.linspace(0.2, 0.4, 101)).under(torch.zeros(4, dtype=torch.long))
+        >>> value_distribution_iteration(draws, num_quantiles=2)[0]  # 0.99 * (1 - 2 x) at x = 0.35 and 0.25
+        tensor([0.2970, 0.4950], dtype=torch.float64)
+    """
+    if not tolerance > 0:
+        raise ValueError(f"tolerance must be positive, got {tolerance}.")
+    if not processes.batch_shape:
+        raise ValueError("processes must be a batch of shape [Q, *B]: got a single process.")
+    quantiles = processes.rewards.new_zeros((*processes.batch_shape[1:], processes.num_states, num_quantiles))
+    for _ in range(max_iterations):
+        updated = quantile_projection(value_distribution_backup(quantiles, processes), num_quantiles)
+        change = float((updated - quantiles).abs().max())
+        quantiles = updated
+        if change <= tolerance:
+            return quantiles
+    raise RuntimeError(f"quantiles still moved by {change:.3g} after max_iterations={max_iterations}.")
+
+
+def value_distribution_samples(
+    processes: MarkovRewardProcess,
+    *,
+    num_iterations: int,
+    coupling: Literal["joint", "comonotone"] = "joint",
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    r"""Samples of :math:`(T^\pi)^H \delta_0`: the operator applied ``H`` times, without any projection.
+
+    Each sample keeps its process and bootstraps from another sample, chosen anew in each iteration, so that the
+    dynamics and the value of the next state are independent. This is also the value distribution of the MDP
+    unrolled for ``H`` steps when each step has dynamics of its own (Appendix A of `Luis et al. (2024)
+    <https://arxiv.org/abs/2308.06590>`_). In an acyclic MDP with independent rows whose states can be arranged in
+    layers, it is the true posterior of values once ``H`` reaches the number of layers.
+
+    Args:
+        processes: ``Q`` draws from the posterior, batch shape ``[Q, *B]``.
+        num_iterations: ``H``, how often the operator is applied.
+        coupling: how the values of two next states belong together: as they were computed (``"joint"``), or by
+            rank (``"comonotone"``), which is the assumption of epistemic quantile regression.
+        generator: random generator for the pairing.
+
+    Returns:
+        One value per process and state, in units of return, shape ``[Q, *B, S]``.
+
+    Raises:
+        ValueError: if ``coupling`` is neither, ``num_iterations`` is negative, or ``processes`` is not a batch.
+
+    Examples:
+        >>> from eqr_torchrl.tabular import toy_mdp
+        >>> draws = toy_mdp(beta=0.0, x=torch.tensor([0.2, 0.4])).under(torch.zeros(4, dtype=torch.long))
+        >>> value_distribution_samples(draws, num_iterations=2)[:, 0]  # exact: the toy has two layers
+        tensor([0.5940, 0.1980], dtype=torch.float64)
+    """
+    if coupling not in ("joint", "comonotone"):
+        raise ValueError(f"coupling must be 'joint' or 'comonotone', got {coupling!r}.")
+    if num_iterations < 0:
+        raise ValueError(f"num_iterations must not be negative, got {num_iterations}.")
+    if not processes.batch_shape:
+        raise ValueError("processes must be a batch of shape [Q, *B]: got a single process.")
+    values = torch.zeros_like(processes.rewards)
+    for _ in range(num_iterations):
+        pairing = torch.randperm(len(values), generator=generator, device=values.device)
+        bootstrap = values.sort(dim=0).values[pairing] if coupling == "comonotone" else values[pairing]
+        values = bellman_targets(bootstrap.unsqueeze(-1), processes).squeeze(-1)
+    return values

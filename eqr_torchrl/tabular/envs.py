@@ -1,0 +1,144 @@
+"""Finite MDPs as TorchRL environments."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+from torchrl.data import Categorical, Composite, Unbounded
+from torchrl.envs import EnvBase
+
+from .mdp import MDP
+from .nroom import nroom_mdp
+from .toy import toy_mdp
+
+
+class MDPEnv(EnvBase):
+    """Episodes of a finite MDP, many at once.
+
+    Keys: ``observation`` and ``action`` are indices, int64 of shape ``[*batch_size]``; ``reward`` is the mean reward
+    of the pair, float32 ``[*batch_size, 1]``; ``terminated`` and ``done`` are raised on arrival in a terminal state.
+    The environment holds no state between steps, and no time limit: ``rollout(max_steps)`` or TorchRL's
+    ``StepCounter`` sets one.
+
+    Args:
+        mdp: a single MDP, or a batch of them that becomes the batch size of the environment.
+        batch_size: number of episodes at once, if ``mdp`` is a single MDP.
+
+    Raises:
+        ValueError: if ``mdp`` is a batch and ``batch_size`` is given, or the initial state is terminal.
+
+    Examples:
+        >>> env = MDPEnv(nroom_mdp(), batch_size=(3,))
+        >>> env.rollout(5)["observation"].shape
+        torch.Size([3, 5])
+    """
+
+    def __init__(self, mdp: MDP, *, batch_size: tuple[int, ...] = ()) -> None:
+        if mdp.batch_shape and batch_size:
+            raise ValueError(f"batch_size must be left out for MDPs of batch shape {tuple(mdp.batch_shape)}.")
+        if mdp.initial_state in mdp.terminal_states:
+            raise ValueError(f"initial_state must not be terminal: state {mdp.initial_state} is.")
+        super().__init__(device=mdp.rewards.device, batch_size=mdp.batch_shape or batch_size)
+        self.mdp = mdp
+        self._generator = torch.Generator(device=mdp.rewards.device)
+        self._generator.manual_seed(int(torch.randint(2**62, ())))
+        # flat tables, [B * S * A, ...], where an element of the batch starts at its offset
+        self._transitions, self._rewards = mdp.transitions.flatten(0, -2), mdp.rewards.flatten().float()
+        count = math.prod(mdp.batch_shape)
+        self._offset = torch.arange(count, device=self.device).reshape(mdp.batch_shape) * mdp.rewards[0].numel()
+        if not mdp.batch_shape:
+            self._offset = torch.zeros((), dtype=torch.long, device=self.device)
+        shape, flag_shape = self.batch_size, torch.Size((*self.batch_size, 1))
+        self.observation_spec = Composite(observation=Categorical(mdp.num_states, shape), shape=shape).to(self.device)
+        self.action_spec = Categorical(mdp.num_actions, shape, device=self.device)
+        self.reward_spec = Unbounded(flag_shape, device=self.device)
+        flag = Categorical(2, flag_shape, dtype=torch.bool, device=self.device)
+        self.full_done_spec = Composite(done=flag, terminated=flag.clone(), shape=shape).to(self.device)
+
+    def _reset(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        start = torch.full(self.batch_size, self.mdp.initial_state, dtype=torch.long, device=self.device)
+        return self._output(start)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        state, action = tensordict["observation"], tensordict["action"]
+        pair = (self._offset + state * self.mdp.num_actions + action).flatten()
+        successor = torch.multinomial(self._transitions[pair], 1, generator=self._generator)
+        output = self._output(successor.reshape(self.batch_size))
+        return output.set("reward", self._rewards[pair].reshape(*self.batch_size, 1))
+
+    def _output(self, state: Tensor) -> TensorDictBase:
+        ended = self.mdp.terminal[state].unsqueeze(-1)
+        return TensorDict(
+            {"observation": state, "done": ended, "terminated": ended.clone()}, self.batch_size, device=self.device
+        )
+
+    def _set_seed(self, seed: int | None) -> None:
+        if seed is not None:
+            self._generator.manual_seed(seed)
+
+
+class ToyMDP(MDPEnv):
+    """:func:`toy_mdp` as an environment.
+
+    Args:
+        beta: probability of the cycle.
+        x: the uncertain transition probability.
+        gamma: discount of the MDP, which the environment itself does not use.
+        batch_size: number of episodes at once, if ``beta`` and ``x`` are numbers.
+
+    Raises:
+        ValueError: if ``beta`` or ``x`` is no probability.
+
+    Examples:
+        >>> ToyMDP(beta=0.0, x=0.0).rollout(10)["observation"]
+        tensor([0, 1])
+    """
+
+    def __init__(
+        self, beta: float | Tensor, x: float | Tensor, *, gamma: float = 0.99, batch_size: tuple[int, ...] = ()
+    ) -> None:
+        super().__init__(toy_mdp(beta, x, gamma=gamma), batch_size=batch_size)
+
+
+class NRoom(MDPEnv):
+    """:func:`nroom_mdp` as an environment.
+
+    Args:
+        num_rooms: number of rooms side by side, at least 3.
+        room_size: rows and columns of a room, an odd number.
+        success_probability: how often a move goes where it should.
+        left_prize_ends_episode: end the episode on leaving the small prize, too.
+        gamma: discount of the MDP, which the environment itself does not use.
+        batch_size: number of episodes at once.
+
+    Raises:
+        ValueError: if there are fewer than 3 rooms, or ``success_probability`` is no probability.
+
+    Examples:
+        >>> env = NRoom()
+        >>> to_the_right = lambda td: td.set("action", torch.tensor(1))
+        >>> env.rollout(20, to_the_right)["next", "reward"].flatten()
+        tensor([0.0100, 0.0000, 0.0000, 0.0000, 0.0000, 0.0000, 1.0000])
+    """
+
+    def __init__(
+        self,
+        num_rooms: int = 3,
+        room_size: int = 5,
+        *,
+        success_probability: float = 1.0,
+        left_prize_ends_episode: bool = False,
+        gamma: float = 0.99,
+        batch_size: tuple[int, ...] = (),
+    ) -> None:
+        mdp = nroom_mdp(
+            num_rooms,
+            room_size,
+            success_probability=success_probability,
+            left_prize_ends_episode=left_prize_ends_episode,
+            gamma=gamma,
+        )
+        super().__init__(mdp, batch_size=batch_size)

@@ -1,0 +1,207 @@
+"""Finite Markov decision processes, and the reward processes that a policy makes of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_ROW_SUM_TOLERANCE = 1e-6
+
+
+def select_actions(table: Tensor, policy: Tensor, event_dims: int) -> Tensor:
+    """Entries of ``table`` ``[*B, S, A, *event]`` at the actions of a deterministic ``policy``: ``[*B, S, *event]``."""
+    action_dim = table.dim() - event_dims - 1
+    index = policy.reshape(policy.shape + (1,) * (event_dims + 1))
+    shape = torch.broadcast_shapes(table.shape[:action_dim], policy.shape)
+    index = index.expand(*shape, 1, *table.shape[action_dim + 1 :])
+    table = table.expand(*shape, *table.shape[action_dim:])
+    return table.gather(len(shape), index).squeeze(len(shape))
+
+
+def validate_policy(policy: Tensor, num_states: int, num_actions: int) -> None:
+    """Raises a ValueError unless ``policy`` holds an action, or a distribution over actions, for each state."""
+    if not policy.is_floating_point():
+        if policy.dim() == 0 or policy.shape[-1] != num_states:
+            raise ValueError(f"policy must hold one action per state, {num_states}: got shape {tuple(policy.shape)}.")
+        low, high = int(policy.min()), int(policy.max())
+        if low < 0 or high >= num_actions:
+            raise ValueError(f"policy must hold actions in 0..{num_actions - 1}: got {low}..{high}.")
+    else:
+        if policy.shape[-2:] != (num_states, num_actions):
+            raise ValueError(
+                f"policy must hold an integer per state, or probabilities of shape [..., {num_states}, {num_actions}]: "
+                f"got {policy.dtype} of shape {tuple(policy.shape)}."
+            )
+        if bool((policy < 0).any()) or not torch.allclose(policy.sum(-1), torch.ones_like(policy[..., 0]), atol=1e-6):
+            raise ValueError("policy must hold non-negative probabilities that sum to one over the actions.")
+
+
+def _validate_gamma(gamma: float) -> None:
+    if not 0.0 <= gamma < 1.0:
+        raise ValueError(f"gamma must lie in [0, 1), got {gamma}.")
+
+
+@dataclass(frozen=True, eq=False)
+class MarkovRewardProcess:
+    r"""An MDP under a fixed policy: :math:`p^\pi(s'|s)` and :math:`r^\pi(s)`, possibly a batch of them.
+
+    What the value-distributional Bellman equation works on (Eq. 8 of `Luis et al. (2024)
+    <https://arxiv.org/abs/2308.06590>`_). Only shapes and ``gamma`` are checked, because posteriors draw these by
+    the thousand; :class:`MDP` checks everything.
+
+    Args:
+        transitions: probabilities of the next state, shape ``[*B, S, S]``.
+        rewards: mean rewards of the state being left, in units of reward, shape ``[*B, S]``.
+        gamma: discount in ``[0, 1)``.
+        terminal_states: absorbing states without reward, whose value is zero.
+
+    Raises:
+        ValueError: if the shapes do not fit together or ``gamma`` is not in ``[0, 1)``.
+
+    Examples:
+        >>> chain = MarkovRewardProcess(torch.tensor([[0.0, 1.0], [0.0, 1.0]]), torch.tensor([1.0, 0.0]), 0.9, (1,))
+        >>> chain.num_states, chain.terminal.tolist()
+        (2, [False, True])
+    """
+
+    transitions: Tensor
+    rewards: Tensor
+    gamma: float
+    terminal_states: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        _validate_gamma(self.gamma)
+        shape = tuple(self.transitions.shape)
+        if len(shape) < 2 or shape[-1] != shape[-2] or tuple(self.rewards.shape) != shape[:-1]:
+            raise ValueError(
+                "transitions must be of shape [*B, S, S] and rewards [*B, S]: "
+                f"got {shape} and {tuple(self.rewards.shape)}."
+            )
+
+    @property
+    def num_states(self) -> int:
+        """Number of states ``S``."""
+        return self.rewards.shape[-1]
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Shape ``B`` of the batch of processes."""
+        return self.rewards.shape[:-1]
+
+    @property
+    def terminal(self) -> Tensor:
+        """Mask of the terminal states, bool, shape ``[S]``."""
+        return terminal_mask(self.num_states, self.terminal_states, self.rewards.device)
+
+    def __getitem__(self, index) -> MarkovRewardProcess:
+        """The processes at ``index`` of the batch."""
+        return MarkovRewardProcess(self.transitions[index], self.rewards[index], self.gamma, self.terminal_states)
+
+
+def terminal_mask(num_states: int, terminal_states: tuple[int, ...], device=None) -> Tensor:
+    """Bool mask ``[S]`` of ``terminal_states``."""
+    mask = torch.zeros(num_states, dtype=torch.bool, device=device)
+    mask[list(terminal_states)] = True
+    return mask
+
+
+@dataclass(frozen=True, eq=False)
+class MDP:
+    r"""A finite Markov decision process, or a batch of them that share states, actions, discount and end.
+
+    Section 2.1 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_. Floating types are kept as given;
+    float64 is what the exact solvers are meant for.
+
+    Args:
+        transitions: :math:`p(s'|s,a)`, shape ``[*B, S, A, S]``; each row sums to one.
+        rewards: mean rewards :math:`r(s,a)`, in units of reward, shape ``[*B, S, A]``.
+        gamma: discount in ``[0, 1)``.
+        terminal_states: absorbing states without reward (Assumption 3 of the paper).
+        initial_state: where episodes start.
+
+    Raises:
+        ValueError: if shapes disagree, a row is no distribution, a number is not finite, ``gamma`` is not in
+            ``[0, 1)``, a state does not exist, or a terminal state is left or rewarded.
+
+    Examples:
+        >>> p = torch.tensor([[[0.0, 1.0], [0.5, 0.5]], [[0.0, 1.0], [0.0, 1.0]]])
+        >>> mdp = MDP(p, torch.tensor([[1.0, 2.0], [0.0, 0.0]]), gamma=0.9, terminal_states=(1,))
+        >>> mdp.num_states, mdp.num_actions
+        (2, 2)
+        >>> mdp.under(torch.tensor([1, 0])).rewards
+        tensor([2., 0.])
+    """
+
+    transitions: Tensor
+    rewards: Tensor
+    gamma: float
+    terminal_states: tuple[int, ...] = ()
+    initial_state: int = 0
+
+    def __post_init__(self) -> None:
+        _validate_gamma(self.gamma)
+        shape = tuple(self.transitions.shape)
+        if len(shape) < 3 or shape[-1] != shape[-3]:
+            raise ValueError(f"transitions must be of shape [*B, S, A, S], got {shape}.")
+        if tuple(self.rewards.shape) != shape[:-1]:
+            raise ValueError(f"rewards must be of shape [*B, S, A], {shape[:-1]}: got {tuple(self.rewards.shape)}.")
+        if not bool(self.rewards.isfinite().all()):
+            raise ValueError("rewards must be finite.")
+        smallest = float(self.transitions.min())
+        if not smallest >= 0:  # also catches nan
+            raise ValueError(f"transitions must not be negative or nan: the smallest entry is {smallest}.")
+        error = float((self.transitions.sum(-1) - 1).abs().max())
+        if not error <= _ROW_SUM_TOLERANCE:
+            raise ValueError(f"transitions must sum to one over next states: the largest deviation is {error:.3g}.")
+        for state in (*self.terminal_states, self.initial_state):
+            if not 0 <= state < shape[-1]:
+                raise ValueError(f"terminal_states and initial_state must lie in 0..{shape[-1] - 1}: got {state}.")
+        ends = list(self.terminal_states)
+        stay = self.transitions.diagonal(dim1=-3, dim2=-1)[..., ends]  # [*B, A, ends]: probability of staying
+        if ends and (float(stay.min()) < 1 - _ROW_SUM_TOLERANCE or bool(self.rewards[..., ends, :].any())):
+            raise ValueError(f"terminal_states must be absorbing and without reward: {self.terminal_states} are not.")
+
+    @property
+    def num_states(self) -> int:
+        """Number of states ``S``."""
+        return self.rewards.shape[-2]
+
+    @property
+    def num_actions(self) -> int:
+        """Number of actions ``A``."""
+        return self.rewards.shape[-1]
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Shape ``B`` of the batch of MDPs."""
+        return self.rewards.shape[:-2]
+
+    @property
+    def terminal(self) -> Tensor:
+        """Mask of the terminal states, bool, shape ``[S]``."""
+        return terminal_mask(self.num_states, self.terminal_states, self.rewards.device)
+
+    def under(self, policy: Tensor) -> MarkovRewardProcess:
+        r"""The reward process of ``policy``: :math:`p^\pi(s'|s) = \sum_a \pi(a|s) p(s'|s,a)`, likewise the reward.
+
+        Args:
+            policy: one action per state, integers of shape ``[S]`` or ``[*B, S]``, or probabilities
+                ``[S, A]`` or ``[*B, S, A]``.
+
+        Returns:
+            The induced :class:`MarkovRewardProcess`, batch shape ``[*B]``.
+
+        Raises:
+            ValueError: if ``policy`` is of neither form.
+        """
+        validate_policy(policy, self.num_states, self.num_actions)
+        if policy.is_floating_point():
+            policy = policy.to(self.rewards.dtype)
+            transitions = (policy.unsqueeze(-1) * self.transitions).sum(-2)
+            rewards = (policy * self.rewards).sum(-1)
+        else:
+            transitions = select_actions(self.transitions, policy, 1)
+            rewards = select_actions(self.rewards, policy, 0)
+        return MarkovRewardProcess(transitions, rewards, self.gamma, self.terminal_states)

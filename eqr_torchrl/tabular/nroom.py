@@ -1,0 +1,161 @@
+"""N rooms in a row, joined by doorways: the grid world of the paper."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from .dirichlet import DirichletPosterior
+from .mdp import MDP
+from .posterior import ConjugatePosterior
+from .rewards import NormalGammaPosterior, NormalPosterior
+
+_MOVES = ((0, -1), (0, 1), (1, 0), (-1, 0))  # row and column steps of actions 0..3: left, right, down, up
+
+
+def nroom_cells(num_rooms: int = 3, room_size: int = 5) -> list[tuple[int, int]]:
+    """Row and column of each cell that is not a wall, in the order of the state indices of :func:`nroom_mdp`.
+
+    Args:
+        num_rooms: number of rooms side by side, at least 1.
+        room_size: rows and columns of a room, an odd number.
+
+    Returns:
+        Cells row by row, ``num_rooms * room_size ** 2 + num_rooms - 1`` of them.
+
+    Raises:
+        ValueError: if ``num_rooms`` is not positive or ``room_size`` is not a positive odd number.
+
+    Examples:
+        >>> cells = nroom_cells()
+        >>> len(cells), cells.index((2, 8)), cells.index((2, 14))
+        (77, 38, 44)
+    """
+    if num_rooms < 1:
+        raise ValueError(f"num_rooms must be positive, got {num_rooms}.")
+    if room_size < 1 or room_size % 2 == 0:
+        raise ValueError(f"room_size must be a positive odd number, got {room_size}.")
+    width = num_rooms * (room_size + 1) - 1
+    door = room_size // 2
+    return [
+        (row, column)
+        for row in range(room_size)
+        for column in range(width)
+        if (column + 1) % (room_size + 1) or row == door
+    ]
+
+
+def nroom_mdp(
+    num_rooms: int = 3,
+    room_size: int = 5,
+    *,
+    success_probability: float = 1.0,
+    left_prize_ends_episode: bool = False,
+    gamma: float = 0.99,
+) -> MDP:
+    """The grid world of Example 2 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_.
+
+    Leaving the centre of the right-most room earns 1 and ends the episode; leaving the centre of the left-most room
+    earns 0.1; leaving the start, the centre of the middle room, earns 0.01. Nothing else is rewarded, and a move
+    into a wall stays where it is. Because the prize is paid on leaving, the best way to it, six steps to the right
+    and one anywhere, is worth 0.01 + gamma ** 6 = 0.95148.
+
+    Args:
+        num_rooms: number of rooms side by side, at least 3.
+        room_size: rows and columns of a room, an odd number.
+        success_probability: how often a move goes where it should; otherwise it goes in one of the other three
+            directions, all equally likely. The paper's study has 1.
+        left_prize_ends_episode: end the episode on leaving the small prize, too. Without it the best policy in the
+            long run walks to and fro over the small prize for 4.7; the policy of the paper's study was found with it.
+        gamma: discount.
+
+    Returns:
+        An MDP in float64, ``S`` = cells + 1: the last state is terminal. Actions are left, right, down, up.
+
+    Raises:
+        ValueError: if there are fewer than 3 rooms, or ``success_probability`` is no probability.
+
+    Examples:
+        >>> mdp = nroom_mdp()
+        >>> mdp.num_states, mdp.initial_state, mdp.terminal_states
+        (78, 38, (77,))
+        >>> from eqr_torchrl.tabular import policy_iteration
+        >>> policy, values = policy_iteration(nroom_mdp(left_prize_ends_episode=True))
+        >>> round(float(values[mdp.initial_state]), 5)
+        0.95148
+    """
+    if num_rooms < 3:
+        raise ValueError(f"num_rooms must be at least 3, got {num_rooms}.")
+    if not 0 <= success_probability <= 1:
+        raise ValueError(f"success_probability must lie in [0, 1], got {success_probability}.")
+    cells = nroom_cells(num_rooms, room_size)
+    index = {cell: state for state, cell in enumerate(cells)}
+    end, num_actions = len(cells), len(_MOVES)
+    centres = [index[_centre(room, room_size)] for room in range(num_rooms)]
+    left, start, right = centres[0], centres[num_rooms // 2], centres[-1]
+
+    # [S, A]: the cell each move reaches
+    reached = torch.tensor(
+        [
+            [index.get((row + down, column + along), state) for down, along in _MOVES]
+            for state, (row, column) in enumerate(cells)
+        ]
+    )
+    moves = torch.nn.functional.one_hot(reached, end + 1).double()  # [S, A, S + 1]
+    slips = (moves.sum(1, keepdim=True) - moves) / (num_actions - 1)
+    transitions = torch.zeros(end + 1, num_actions, end + 1, dtype=torch.float64)
+    transitions[:end] = success_probability * moves + (1 - success_probability) * slips
+    for state in (right, end, *((left,) if left_prize_ends_episode else ())):
+        transitions[state] = 0.0
+        transitions[state, :, end] = 1.0
+    rewards = torch.zeros(end + 1, num_actions, dtype=torch.float64)
+    rewards[start], rewards[left], rewards[right] = 0.01, 0.1, 1.0
+    return MDP(transitions, rewards, gamma, terminal_states=(end,), initial_state=start)
+
+
+def nroom_prior(
+    num_rooms: int = 3,
+    room_size: int = 5,
+    *,
+    reward_model: Literal["normal", "normal_gamma"] = "normal",
+    gamma: float = 0.99,
+    shared_noise: bool = False,
+) -> ConjugatePosterior:
+    """The prior over MDPs of the paper's grid world, before any data.
+
+    Each successor has the Dirichlet concentration ``cells ** -0.5``, walls and neighbourhood being unknown; mean
+    rewards are standard normal, and one observation nearly settles them (its precision is 1e6). Both values are
+    those of the published study, which names only the families.
+
+    Args:
+        num_rooms: number of rooms side by side.
+        room_size: rows and columns of a room.
+        reward_model: ``"normal"``, or ``"normal_gamma"`` for rewards of unknown noise.
+        gamma: discount.
+        shared_noise: see :class:`DirichletPosterior`.
+
+    Returns:
+        A prior over the states of :func:`nroom_mdp`.
+
+    Raises:
+        ValueError: if ``reward_model`` is neither.
+
+    Examples:
+        >>> round(float(nroom_prior().transitions.concentration[0, 0, 0]), 5)
+        0.11396
+    """
+    if reward_model not in ("normal", "normal_gamma"):
+        raise ValueError(f"reward_model must be 'normal' or 'normal_gamma', got {reward_model!r}.")
+    num_cells = len(nroom_cells(num_rooms, room_size))
+    table, end = (num_cells + 1, len(_MOVES)), (num_cells,)
+    start = nroom_cells(num_rooms, room_size).index(_centre(num_rooms // 2, room_size))
+    transitions = DirichletPosterior.prior(
+        *table, concentration=num_cells**-0.5, terminal_states=end, shared_noise=shared_noise
+    )
+    model = NormalPosterior if reward_model == "normal" else NormalGammaPosterior
+    return ConjugatePosterior(transitions, model.prior(*table, terminal_states=end), gamma, end, start)
+
+
+def _centre(room: int, room_size: int) -> tuple[int, int]:
+    return room_size // 2, room * (room_size + 1) + room_size // 2

@@ -1,0 +1,115 @@
+"""Exact values and optimal policies by batched linear solves."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .mdp import MDP, MarkovRewardProcess
+
+_TIE_TOLERANCE = 1e-10  # action values closer than this, relative to the largest one, count as equal
+
+
+def process_values(process: MarkovRewardProcess) -> Tensor:
+    r"""Values of a reward process: the solution of :math:`v = r^\pi + \gamma p^\pi v`.
+
+    Applied to draws from a posterior over MDPs, this gives draws from the posterior over values, which is what
+    epistemic quantile regression approximates (Definition 2 of `Luis et al. (2024)
+    <https://arxiv.org/abs/2308.06590>`_).
+
+    Args:
+        process: reward processes of batch shape ``[*B]``.
+
+    Returns:
+        Values, in units of return, shape ``[*B, S]``.
+
+    Examples:
+        >>> chain = MarkovRewardProcess(torch.tensor([[0.0, 1.0], [0.0, 1.0]]), torch.tensor([3.0, 1.0]), gamma=0.5)
+        >>> process_values(chain)  # 3 + 0.5 * 2,  1 / (1 - 0.5)
+        tensor([4., 2.])
+    """
+    transitions = process.transitions
+    identity = torch.eye(process.num_states, dtype=transitions.dtype, device=transitions.device)
+    return torch.linalg.solve(identity - process.gamma * transitions, process.rewards)
+
+
+def policy_values(mdp: MDP, policy: Tensor) -> Tensor:
+    r"""Values :math:`v^{\pi,p}(s)` of ``policy``, exact (Eq. 7 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_).
+
+    Args:
+        mdp: MDPs of batch shape ``[*B]``.
+        policy: actions ``[S]`` or ``[*B, S]``, or probabilities ``[S, A]`` or ``[*B, S, A]``.
+
+    Returns:
+        Values, in units of return, shape ``[*B, S]``.
+
+    Raises:
+        ValueError: if ``policy`` does not fit the MDP.
+
+    Examples:
+        >>> p = torch.tensor([[[0.0, 1.0], [0.5, 0.5]], [[0.0, 1.0], [0.0, 1.0]]])
+        >>> mdp = MDP(p, torch.tensor([[1.0, 2.0], [0.0, 0.0]]), gamma=0.8, terminal_states=(1,))
+        >>> policy_values(mdp, torch.tensor([1, 0]))  # 2 / (1 - 0.8 * 0.5)
+        tensor([3.3333, 0.0000])
+    """
+    return process_values(mdp.under(policy))
+
+
+def action_values(mdp: MDP, values: Tensor) -> Tensor:
+    r"""One-step look-ahead :math:`r(s,a) + \gamma \sum_{s'} p(s'|s,a) v(s')`.
+
+    Args:
+        mdp: MDPs of batch shape ``[*B]``.
+        values: values of the next state, in units of return, shape ``[*B, S]``.
+
+    Returns:
+        Action values, in units of return, shape ``[*B, S, A]``.
+
+    Examples:
+        >>> p = torch.tensor([[[0.0, 1.0], [0.5, 0.5]], [[0.0, 1.0], [0.0, 1.0]]])
+        >>> mdp = MDP(p, torch.tensor([[1.0, 2.0], [0.0, 0.0]]), gamma=0.8, terminal_states=(1,))
+        >>> action_values(mdp, torch.tensor([10.0, 0.0]))
+        tensor([[1., 6.],
+                [0., 0.]])
+    """
+    return mdp.rewards + mdp.gamma * torch.einsum("...iaj,...j->...ia", mdp.transitions, values)
+
+
+def policy_iteration(mdp: MDP, *, max_iterations: int = 100) -> tuple[Tensor, Tensor]:
+    """Optimal deterministic policies of a batch of MDPs by Howard's policy iteration.
+
+    Among equally good actions the one of the lowest index is taken, so that the result is reproducible.
+
+    Args:
+        mdp: MDPs of batch shape ``[*B]``.
+        max_iterations: bound on the improvement steps; a handful is usual.
+
+    Returns:
+        Actions, int64, shape ``[*B, S]``, and their values, in units of return, shape ``[*B, S]``.
+
+    Raises:
+        ValueError: if ``max_iterations`` is not positive.
+        RuntimeError: if the policy still improves after ``max_iterations``.
+
+    Examples:
+        >>> p = torch.tensor([[[0.0, 1.0], [0.5, 0.5]], [[0.0, 1.0], [0.0, 1.0]]])
+        >>> mdp = MDP(p, torch.tensor([[3.0, 2.0], [0.0, 0.0]]), gamma=0.8, terminal_states=(1,))
+        >>> policy_iteration(mdp)
+        (tensor([1, 0]), tensor([3.3333, 0.0000]))
+    """
+    if max_iterations < 1:
+        raise ValueError(f"max_iterations must be positive, got {max_iterations}.")
+    actions = torch.arange(mdp.num_actions, device=mdp.rewards.device)
+    policy = torch.zeros(mdp.rewards.shape[:-1], dtype=torch.long, device=mdp.rewards.device)
+    values = policy_values(mdp, policy)
+    for _ in range(max_iterations):
+        q = action_values(mdp, values)
+        best = q.amax(-1, keepdim=True)
+        tolerance = _TIE_TOLERANCE * (1 + best.abs().amax(-2, keepdim=True))
+        policy = torch.where(q >= best - tolerance, actions, mdp.num_actions).amin(-1)
+        improved = policy_values(mdp, policy)
+        # all actions of `policy` are greedy, hence it is optimal as soon as one more step gains nothing
+        if not bool((improved - values > tolerance.squeeze(-1)).any()):
+            return policy, improved
+        values = improved
+    raise RuntimeError(f"policy iteration still improves after max_iterations={max_iterations} steps.")

@@ -1,0 +1,193 @@
+"""The acyclic approximation of an MDP with cycles: each step of the episode gets states of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .bellman import bellman_targets
+from .mdp import MDP, MarkovRewardProcess
+
+_MAX_DENSE_ENTRIES = 50_000_000
+
+
+def unroll(mdp: MDP, horizon: int) -> UnrolledMDP:
+    """Unrolls ``mdp``: state ``(s, k)`` is state ``s`` at step ``k``, and after ``horizon`` steps everything ends.
+
+    Appendix A of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_. The result satisfies the assumptions that
+    the theory needs (no state is visited twice); it approximates ``mdp`` the better, the longer the horizon.
+
+    Args:
+        mdp: MDPs of batch shape ``[*B]``.
+        horizon: number of steps ``H``.
+
+    Returns:
+        An :class:`UnrolledMDP`, which stores nothing beyond ``mdp``.
+
+    Raises:
+        ValueError: if ``horizon`` is not positive.
+
+    Examples:
+        >>> from eqr_torchrl.tabular import nroom_mdp
+        >>> unrolled = unroll(nroom_mdp(), horizon=50)
+        >>> unrolled.num_states  # 50 * 78 + 1
+        3901
+    """
+    return UnrolledMDP(mdp, horizon)
+
+
+def unrolled_values(process: MarkovRewardProcess, horizon: int) -> Tensor:
+    """Values of each state with ``k`` steps left, for k = 0 to ``horizon``, by backward recursion.
+
+    Args:
+        process: reward processes of batch shape ``[*B]``; the same dynamics hold at all steps.
+        horizon: number of steps ``H``.
+
+    Returns:
+        Values, in units of return, shape ``[H + 1, *B, S]``; the entry at ``k`` is the value of state ``(s, 0)`` of
+        the MDP unrolled for ``k`` steps.
+
+    Raises:
+        ValueError: if ``horizon`` is negative.
+
+    Examples:
+        >>> loop = MarkovRewardProcess(torch.ones(1, 1), torch.ones(1), gamma=0.5)
+        >>> unrolled_values(loop, horizon=3).flatten()
+        tensor([0.0000, 1.0000, 1.5000, 1.7500])
+    """
+    if horizon < 0:
+        raise ValueError(f"horizon must not be negative, got {horizon}.")
+    values = [torch.zeros_like(process.rewards)]
+    for _ in range(horizon):
+        values.append(bellman_targets(values[-1].unsqueeze(-1), process).squeeze(-1))
+    return torch.stack(values)
+
+
+@dataclass(frozen=True, eq=False)
+class UnrolledMDP:
+    """An MDP unrolled in time, indexed on demand. See :func:`unroll`.
+
+    State ``(s, k)`` has the index ``k * S + s``; the last index is the terminal state.
+
+    Args:
+        mdp: the MDP with cycles, batch shape ``[*B]``.
+        horizon: number of steps ``H``.
+
+    Raises:
+        ValueError: if ``horizon`` is not positive.
+
+    Examples:
+        >>> from eqr_torchrl.tabular import toy_mdp
+        >>> unrolled = UnrolledMDP(toy_mdp(beta=0.5, x=0.5), horizon=3)
+        >>> states, probabilities = unrolled.successors(unrolled.index(2, 1), action=0)  # s2 at step 1
+        >>> [unrolled.state_and_step(int(s)) for s in states], probabilities.tolist()
+        ([(0, 2), (3, 2)], [0.5, 0.5])
+    """
+
+    mdp: MDP
+    horizon: int
+
+    def __post_init__(self) -> None:
+        if self.horizon < 1:
+            raise ValueError(f"horizon must be positive, got {self.horizon}.")
+
+    @property
+    def num_states(self) -> int:
+        """Number of states, ``H * S + 1``."""
+        return self.horizon * self.mdp.num_states + 1
+
+    @property
+    def terminal_state(self) -> int:
+        """Index of the terminal state."""
+        return self.num_states - 1
+
+    def index(self, state: int, step: int) -> int:
+        """Index of ``state`` at ``step``; the terminal state once ``step`` reaches the horizon."""
+        if not (0 <= state < self.mdp.num_states and 0 <= step <= self.horizon):
+            raise ValueError(
+                f"state must lie in 0..{self.mdp.num_states - 1} and step in 0..{self.horizon}: got {state} and {step}."
+            )
+        return min(step * self.mdp.num_states + state, self.terminal_state)
+
+    def state_and_step(self, index: int) -> tuple[int, int]:
+        """State and step of ``index``; the terminal state is ``(0, H)``."""
+        if not 0 <= index < self.num_states:
+            raise ValueError(f"index must lie in 0..{self.num_states - 1}, got {index}.")
+        step, state = divmod(index, self.mdp.num_states)
+        return state, step
+
+    def successors(self, index: int, action: int) -> tuple[Tensor, Tensor]:
+        """Indices of the possible next states and their probabilities ``[*B, successors]``."""
+        state, step = self.state_and_step(index)
+        probabilities = self.mdp.transitions[..., state, action, :]
+        if step >= self.horizon - 1:
+            end = torch.tensor([self.terminal_state], device=probabilities.device)
+            return end, probabilities.new_ones((*self.mdp.batch_shape, 1))
+        possible = (probabilities > 0).reshape(-1, self.mdp.num_states).any(0).nonzero().squeeze(-1)
+        return possible + (step + 1) * self.mdp.num_states, probabilities[..., possible]
+
+    def reward(self, index: int, action: int) -> Tensor:
+        """Mean reward of ``action`` in the state of ``index``, in units of reward, shape ``[*B]``."""
+        state, step = self.state_and_step(index)
+        reward = self.mdp.rewards[..., state, action]
+        return reward if step < self.horizon else torch.zeros_like(reward)
+
+    def values(self, policy: Tensor) -> Tensor:
+        """Exact values of all states under ``policy``, in units of return, shape ``[*B, H * S + 1]``.
+
+        Args:
+            policy: a policy of ``mdp``, followed at every step.
+        """
+        steps_left = unrolled_values(self.mdp.under(policy), self.horizon)[1:].flip(0)  # step 0 has all steps left
+        values = steps_left.movedim(0, -2).flatten(-2)
+        return torch.cat([values, values.new_zeros((*self.mdp.batch_shape, 1))], -1)
+
+    def sparse_transitions(self, policy: Tensor) -> Tensor:
+        """Transition matrix under ``policy`` as a sparse COO tensor, shape ``[H * S + 1, H * S + 1]``.
+
+        Args:
+            policy: a policy of ``mdp``, followed at every step.
+
+        Raises:
+            ValueError: if ``mdp`` is a batch.
+        """
+        if self.mdp.batch_shape:
+            raise ValueError(f"sparse_transitions needs a single MDP: got batch shape {tuple(self.mdp.batch_shape)}.")
+        step = self.mdp.under(policy).transitions
+        state, successor = step.nonzero(as_tuple=True)
+        size = self.mdp.num_states
+        offset = torch.arange(self.horizon - 1, device=step.device).unsqueeze(-1) * size  # [H - 1, 1]
+        rows, columns = (offset + state).flatten(), (offset + size + successor).flatten()
+        last = torch.arange((self.horizon - 1) * size, self.num_states, device=step.device)  # all go to the end
+        indices = torch.stack(
+            [torch.cat([rows, last]), torch.cat([columns, torch.full_like(last, self.terminal_state)])]
+        )
+        entries = torch.cat([step[state, successor].repeat(self.horizon - 1), step.new_ones(len(last))])
+        return torch.sparse_coo_tensor(indices, entries, (self.num_states, self.num_states), check_invariants=False)
+
+    def to_mdp(self) -> MDP:
+        """The same as a dense :class:`MDP`, for small sizes.
+
+        Raises:
+            ValueError: if its table of transitions would hold more than 50 million entries.
+        """
+        base, size = self.mdp, self.num_states
+        entries = base.batch_shape.numel() * size * base.num_actions * size
+        if entries > _MAX_DENSE_ENTRIES:
+            raise ValueError(f"horizon {self.horizon} makes a table of {entries:,} entries: use values() instead.")
+        transitions = base.transitions.new_zeros((*base.batch_shape, size, base.num_actions, size))
+        blocks = transitions[..., :-1, :, :-1].unflatten(-1, (self.horizon, -1)).unflatten(-4, (self.horizon, -1))
+        blocks[..., :-1, :, :, 1:, :].diagonal(dim1=-5, dim2=-2).copy_(
+            base.transitions.unsqueeze(-1).expand(*base.transitions.shape, self.horizon - 1)
+        )
+        transitions[..., (self.horizon - 1) * base.num_states :, :, -1] = 1.0
+        rewards = torch.cat(
+            [
+                base.rewards.repeat(*(1,) * len(base.batch_shape), self.horizon, 1),
+                torch.zeros_like(base.rewards[..., :1, :]),
+            ],
+            -2,
+        )
+        return MDP(transitions, rewards, base.gamma, (self.terminal_state,), self.index(base.initial_state, 0))
