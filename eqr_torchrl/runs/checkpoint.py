@@ -1,0 +1,191 @@
+"""Checkpoint files: written whole or not at all, loadable without running code, newest ones kept.
+
+``torchrl.checkpoint.Checkpoint`` was looked at first and is not used for the file. It writes a folder that is not
+synced to disk and that replaces an older one by two renames, so a crash between them leaves no checkpoint under the
+name; it is not one file that ``torch.load(weights_only=True)`` reads; and it stores a replay buffer at the size of its
+capacity. Its ``GlobalRNGState`` does what is needed and is used by :mod:`eqr_torchrl.runs.state`.
+"""
+
+from __future__ import annotations
+
+import pickle
+import platform
+import re
+import warnings
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eqr_torchrl.runs.atomic import TEMPORARY_SUFFIX, replace_file
+from eqr_torchrl.runs.replay_state import is_replay_state
+
+FORMAT = 1
+_PACKAGES = ("eqr_torchrl", "torch", "torchrl", "tensordict", "numpy")
+_PLAIN = (str, int, float, bool, bytes, type(None), torch.Tensor, torch.Size, torch.dtype, torch.device)
+
+
+def save_checkpoint(
+    path: str | Path,
+    state: Mapping[str, Any],
+    *,
+    fingerprint: Mapping[str, Any] | None = None,
+    keep_last: int | None = None,
+) -> Path:
+    """Write ``state`` to ``path`` so that neither a crash nor a full disk can harm what was saved before.
+
+    Tensors are written from where they are: no copy is made in memory, whatever their size.
+
+    Args:
+        path: the file, e.g. ``checkpoint_path(run_dir, env_steps)``; its folder is made.
+        state: nested dictionaries, lists and tuples of tensors, numbers and strings; see
+            :func:`~eqr_torchrl.runs.capture_state`.
+        fingerprint: plain values that must be the same in a run that goes on from here (algorithm, environment, sizes).
+        keep_last: how many checkpoints of this folder to keep, newest first; ``None`` keeps all.
+
+    Returns:
+        ``path``.
+
+    Raises:
+        ValueError: if ``state`` holds something that ``torch.load(weights_only=True)`` would refuse (it is named), or
+            ``keep_last`` is not positive. Nothing is written then.
+
+    Examples:
+        >>> import tempfile
+        >>> path = checkpoint_path(tempfile.mkdtemp(), env_steps=1000)
+        >>> _ = save_checkpoint(path, {"weight": torch.ones(2)}, fingerprint={"algorithm": "eqr_sac"})
+        >>> load_checkpoint(path, fingerprint={"algorithm": "eqr_sac"})["weight"]
+        tensor([1., 1.])
+    """
+    if keep_last is not None and keep_last < 1:
+        raise ValueError(f"keep_last must be at least 1, or None to keep all checkpoints: got {keep_last}.")
+    path = Path(path)
+    content = {
+        "format": FORMAT,
+        "versions": _versions(),
+        "fingerprint": _plain(fingerprint or {}, "fingerprint"),
+        "state": _plain(state, "state"),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for leftover in path.parent.glob(f".*{TEMPORARY_SUFFIX}"):  # of a process that was killed while it wrote
+        leftover.unlink(missing_ok=True)
+    replace_file(path, lambda temporary: torch.save(content, temporary))
+    if keep_last is not None:
+        for old in _checkpoints(path.parent)[:-keep_last]:
+            if old != path:
+                old.unlink(missing_ok=True)
+    return path
+
+
+def load_checkpoint(path: str | Path, *, fingerprint: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Read what :func:`save_checkpoint` wrote, to the CPU.
+
+    The tensors belong to the caller: nothing done to them reaches the file. The rows of replay buffers alone are mapped
+    from the file until :func:`~eqr_torchrl.runs.restore_state` copies them into a buffer, so that tens of gigabytes are
+    in memory once, not twice.
+
+    Args:
+        path: the file.
+        fingerprint: what this run would have saved with a checkpoint of its own; compared entry by entry.
+
+    Returns:
+        The saved ``state``.
+
+    Raises:
+        ValueError: if there is no readable checkpoint at ``path``, or its fingerprint differs; the entries are named.
+
+    Warns:
+        UserWarning: if it was written with other versions of Python, torch or the libraries in between: the run goes
+            on, but perhaps not bit for bit.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"no checkpoint at {path}.")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (RuntimeError, pickle.UnpicklingError, EOFError, OSError) as error:
+        raise ValueError(f"{path} is no checkpoint that can be read: {str(error).splitlines()[0]}") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        found = content.get("format") if isinstance(content, dict) else type(content).__name__
+        raise ValueError(f"{path} must be a checkpoint of format {FORMAT}: got {found}.")
+    if fingerprint is not None:
+        _compare(content["fingerprint"], _plain(fingerprint, "fingerprint"), path)
+    changed = [f"{name} {old} (now {new})" for name, old, new in _differences(content["versions"], _versions())]
+    if changed:
+        warnings.warn(f"{path} was written with {', '.join(changed)}; results may differ slightly.", stacklevel=2)
+    return _own(content["state"])
+
+
+def checkpoint_path(run_dir: str | Path, env_steps: int) -> Path:
+    """Where a run saves its checkpoint after ``env_steps`` environment steps.
+
+    Examples:
+        >>> checkpoint_path("runs/seed=0", 12000).as_posix()
+        'runs/seed=0/checkpoints/step_000012000.pt'
+    """
+    return Path(run_dir) / "checkpoints" / f"step_{env_steps:09d}.pt"
+
+
+def latest_checkpoint(folder: str | Path) -> Path | None:
+    """The checkpoint with the most environment steps in ``folder``, or ``None``.
+
+    Examples:
+        >>> latest_checkpoint("no/such/folder") is None
+        True
+    """
+    found = _checkpoints(Path(folder))
+    return found[-1] if found else None
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    steps = {path: re.fullmatch(r"step_(\d+)\.pt", path.name) for path in folder.glob("step_*.pt")}
+    return sorted((path for path, match in steps.items() if match), key=lambda path: int(path.stem[5:]))
+
+
+def _plain(value: Any, where: str) -> Any:
+    """``value`` in containers that ``weights_only`` accepts, tensors untouched."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item, f"{where}[{key!r}]") for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_plain(item, f"{where}[{i}]") for i, item in enumerate(value))
+    if isinstance(value, torch.nn.Parameter):
+        return value.detach()
+    if type(value) in _PLAIN:
+        return value
+    kind = f"{type(value).__module__}.{type(value).__name__}"
+    raise ValueError(f"a checkpoint holds tensors, numbers, strings and containers of them: got {kind} at {where}.")
+
+
+def _own(value: Any) -> Any:
+    """Copies of all tensors but a replay buffer's rows, so that the file can go."""
+    if isinstance(value, dict):
+        return value if is_replay_state(value) else {key: _own(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_own(item) for item in value)
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:  # used from a source folder
+            found[package] = "unknown"
+    return found
+
+
+def _differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    missing = "nothing"
+    names = [*saved, *(name for name in current if name not in saved)]
+    pairs = [(name, saved.get(name, missing), current.get(name, missing)) for name in names]
+    return [(name, old, new) for name, old, new in pairs if old != new]
+
+
+def _compare(saved: Mapping[str, Any], current: Mapping[str, Any], path: Path) -> None:
+    different = _differences(saved, current)
+    if different:
+        listed = ", ".join(f"{name}={old!r} (this run: {new!r})" for name, old, new in different)
+        raise ValueError(f"{path} belongs to another kind of run: it has {listed}.")

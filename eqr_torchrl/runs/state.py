@@ -1,0 +1,121 @@
+"""What a checkpoint of a run holds: the state of every part, and of every random number generator."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torchrl.checkpoint import GlobalRNGState
+from torchrl.data import ReplayBuffer
+
+from eqr_torchrl.runs.numpy_rng import numpy_generator_state, set_numpy_generator_state
+from eqr_torchrl.runs.replay_state import replay_state, restore_replay
+
+_RNG = "rng"
+
+
+def capture_state(**parts: Any) -> dict[str, Any]:
+    """Collect the state of all parts of a run, and of the global random number generators, for ``save_checkpoint``.
+
+    Nothing is copied: save the result before training goes on.
+
+    Args:
+        **parts: name to part: modules (losses with their target networks, world models), optimisers, TorchRL replay
+            buffers, ``torch.Generator`` and ``numpy.random.Generator`` objects, anything else with ``state_dict`` and
+            ``load_state_dict``, and plain values (numbers, strings, containers of them), which are kept as they are.
+
+    Returns:
+        One entry per part and ``"rng"``: the global generators of Python, NumPy and torch (CPU and CUDA).
+
+    Raises:
+        ValueError: if a part is called ``rng``.
+
+    Examples:
+        >>> network = torch.nn.Linear(2, 1)
+        >>> state = capture_state(network=network, env_steps=1000)
+        >>> sorted(state)
+        ['env_steps', 'network', 'rng']
+        >>> a = torch.rand(1)
+        >>> restore_state(state, network=network)
+        >>> torch.equal(a, torch.rand(1))
+        True
+    """
+    if _RNG in parts:
+        raise ValueError("no part can be named 'rng': the global random number generators are saved under that name.")
+    return {name: _state_of(part) for name, part in parts.items()} | {_RNG: GlobalRNGState().state_dict()}
+
+
+def restore_state(state: Mapping[str, Any], **parts: Any) -> None:
+    """Put the state of all parts back, and of the global random number generators last.
+
+    Build everything first, a collector included, since building draws random numbers; restore before anything is
+    captured in a CUDA graph, since optimisers get new state tensors. A checkpoint from a GPU can be restored on a CPU
+    and the other way round; the run then goes on, but not bit for bit.
+
+    Args:
+        state: from :func:`capture_state`, perhaps by way of a checkpoint; it is not changed and not shared.
+        **parts: the parts, under the names they were captured with. Plain values are read from ``state`` instead.
+
+    Raises:
+        ValueError: if a part is not in ``state``, or does not have the shapes it was saved with; one line names both.
+    """
+    missing = [name for name in parts if name not in state]
+    if missing:
+        raise ValueError(f"the checkpoint must hold {', '.join(missing)}: it holds {', '.join(sorted(state))}.")
+    for name, part in parts.items():
+        _restore(name, part, state[name])
+    saved = dict(state[_RNG])
+    if not torch.cuda.is_available():
+        saved.pop("torch_cuda", None)
+    GlobalRNGState().load_state_dict(saved)
+
+
+def _state_of(part: Any) -> Any:
+    if isinstance(part, ReplayBuffer):
+        return replay_state(part)
+    if isinstance(part, torch.Generator):
+        return part.get_state()
+    if isinstance(part, (np.random.Generator, np.random.RandomState)):
+        return numpy_generator_state(part)
+    return part.state_dict() if hasattr(part, "state_dict") else part
+
+
+def _restore(name: str, part: Any, saved: Any) -> None:
+    if isinstance(part, ReplayBuffer):
+        restore_replay(part, saved)
+    elif isinstance(part, torch.Generator):
+        part.set_state(saved)
+    elif isinstance(part, (np.random.Generator, np.random.RandomState)):
+        set_numpy_generator_state(part, saved)
+    elif isinstance(part, nn.Module):
+        _check_shapes(name, part.state_dict(), saved)
+        part.load_state_dict(saved)
+    elif isinstance(part, torch.optim.Optimizer):
+        _restore_optimizer(name, part, saved)
+    elif hasattr(part, "load_state_dict"):
+        part.load_state_dict(copy.deepcopy(saved))
+    else:
+        raise ValueError(f"{name} must have load_state_dict to be restored: got {type(part).__name__}.")
+
+
+def _check_shapes(name: str, needed: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    for key in sorted({*needed, *saved}):
+        shapes = [_shape(entries[key]) if key in entries else "nothing" for entries in (needed, saved)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(f"{name} does not fit the checkpoint: {key} must be {shapes[0]}, saved is {shapes[1]}.")
+
+
+def _shape(value: Any) -> str:
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+
+
+def _restore_optimizer(name: str, optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
+    sizes = [[len(group["params"]) for group in groups] for groups in (optimizer.param_groups, saved["param_groups"])]
+    if sizes[0] != sizes[1]:
+        raise ValueError(f"{name} does not fit the checkpoint: parameter groups of {sizes[0]}, saved {sizes[1]}.")
+    # torch keeps tensors that already have the right device and dtype: a copy, or two optimisers could share them
+    optimizer.load_state_dict(copy.deepcopy(dict(saved)))
