@@ -1,0 +1,62 @@
+"""What a posterior over MDPs must offer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor, nn
+
+
+class WorldModel(nn.Module, ABC):
+    r"""A posterior over MDPs, represented by ``M`` members.
+
+    Each member is one MDP: a Gaussian over the next observation and, if ``predicts_reward``, the reward. Noise within a
+    member is aleatoric; what differs between members is epistemic (section 2.2 of `Luis et al. (2024)
+    <https://arxiv.org/abs/2308.06590>`_). To bring your own model, subclass this and write ``forward``.
+
+    Args:
+        observation_dim: number of entries of an observation, ``S``.
+        num_members: number of members, ``M``.
+        predicts_reward: whether the last predicted entry is the reward. If not, the environment built on the model
+            needs a reward function.
+
+    Raises:
+        ValueError: if a size is not positive.
+
+    Examples:
+        >>> class RandomDrift(WorldModel):
+        ...     def forward(self, observation, action):
+        ...         drift = torch.arange(self.num_members).view(-1, 1, 1)  # each member believes in another drift
+        ...         return observation + drift, torch.full_like(observation, 0.1)
+        >>> model = RandomDrift(3, num_members=2, predicts_reward=False)
+        >>> loc, scale = model(torch.zeros(2, 4, 3), torch.zeros(2, 4, 1))
+        >>> loc[:, 0, 0]
+        tensor([0., 1.])
+    """
+
+    def __init__(self, observation_dim: int, *, num_members: int = 5, predicts_reward: bool = True) -> None:
+        super().__init__()
+        for name, size in (("observation_dim", observation_dim), ("num_members", num_members)):
+            if size < 1:
+                raise ValueError(f"{name} must be positive, got {size}.")
+        self.observation_dim = observation_dim
+        self.num_members = num_members
+        self.predicts_reward = predicts_reward
+
+    @property
+    def noise_dim(self) -> int:
+        """Number of entries that are predicted, ``D``: ``S``, and one for the reward if the model predicts it."""
+        return self.observation_dim + int(self.predicts_reward)
+
+    @abstractmethod
+    def forward(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Predicts the next observation, and the reward as last entry if ``predicts_reward``.
+
+        Args:
+            observation: current observations, in units of the environment, shape ``[M, B, S]``. Row ``m`` goes to
+                member ``m``. It may be an expanded view, so it must not be written to.
+            action: actions, in units of the environment, shape ``[M, B, A]``.
+
+        Returns:
+            Mean and standard deviation of independent Gaussians, in units of the environment, each ``[M, B, D]``.
+        """
