@@ -19,10 +19,16 @@ def _example_names(doctest_namespace: dict[str, object]) -> None:
     """Puts into docstring examples the names that they use without importing them."""
     from torchrl.objectives import SoftUpdate
 
-    from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic
+    from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic, toy_env
 
     doctest_namespace.update(
-        torch=torch, SoftUpdate=SoftUpdate, toy_actor=toy_actor, toy_critic=toy_critic, toy_batch=toy_batch
+        torch=torch,
+        nn=torch.nn,
+        SoftUpdate=SoftUpdate,
+        toy_actor=toy_actor,
+        toy_batch=toy_batch,
+        toy_critic=toy_critic,
+        toy_env=toy_env,
     )
 
 

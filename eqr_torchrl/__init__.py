@@ -2,4 +2,31 @@
 
 from __future__ import annotations
 
+from eqr_torchrl.data import EnsembleSuccessors, branched_rollout, make_model_buffer, make_replay_buffer
+from eqr_torchrl.envs import ModelBasedEnv, make_env
+from eqr_torchrl.modules import make_actor, make_critic
+from eqr_torchrl.objectives import EpistemicQuantileLoss
+from eqr_torchrl.utility import CVaRUtility, EntropicUtility, MeanUtility, OptimisticUtility, QuantileUtility
+from eqr_torchrl.world_models import GaussianEnsemble, WorldModel, fit_world_model
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "CVaRUtility",
+    "EnsembleSuccessors",
+    "EntropicUtility",
+    "EpistemicQuantileLoss",
+    "GaussianEnsemble",
+    "MeanUtility",
+    "ModelBasedEnv",
+    "OptimisticUtility",
+    "QuantileUtility",
+    "WorldModel",
+    "branched_rollout",
+    "fit_world_model",
+    "make_actor",
+    "make_critic",
+    "make_env",
+    "make_model_buffer",
+    "make_replay_buffer",
+]

@@ -1,6 +1,36 @@
 """Where the policy acts: real environments, their reward shaping, and when they end."""
 
+from eqr_torchrl.envs.guards import NonFiniteGuard, TerminationGuard
+from eqr_torchrl.envs.model_based import ModelBasedEnv
 from eqr_torchrl.envs.real import PAPER_DMC_TASKS, make_env
+from eqr_torchrl.envs.terminations import (
+    TerminationFn,
+    ant_terminates,
+    hopper_terminates,
+    humanoid_terminates,
+    inverted_pendulum_terminates,
+    mountain_car_terminates,
+    never_terminates,
+    termination_for,
+    walker2d_terminates,
+)
 from eqr_torchrl.envs.transforms import ActionCost, VectorObservation
 
-__all__ = ["PAPER_DMC_TASKS", "ActionCost", "VectorObservation", "make_env"]
+__all__ = [
+    "PAPER_DMC_TASKS",
+    "ActionCost",
+    "ModelBasedEnv",
+    "NonFiniteGuard",
+    "TerminationFn",
+    "TerminationGuard",
+    "VectorObservation",
+    "ant_terminates",
+    "hopper_terminates",
+    "humanoid_terminates",
+    "inverted_pendulum_terminates",
+    "make_env",
+    "mountain_car_terminates",
+    "never_terminates",
+    "termination_for",
+    "walker2d_terminates",
+]
