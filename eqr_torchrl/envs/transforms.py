@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -12,16 +13,18 @@ from torchrl.envs.transforms import Transform
 
 
 class VectorObservation(Transform):
-    r"""One float32 vector in, one float32 vector out: joins observation entries and casts rewards and actions.
+    r"""Joins observation entries into one float32 vector, and makes reward and action float32 too.
 
-    Does the work of TorchRL's ``CatTensors`` followed by ``DoubleToFloat`` in one pass, at a fraction of their time.
-    The entries are joined in alphabetical order of their keys, the published order for the DeepMind Control tasks.
-    The result is always a copy, so a simulator that writes each observation into the same array is harmless.
+    Does the work of TorchRL's ``CatTensors`` followed by ``DoubleToFloat`` in one pass, in less time. The entries are
+    joined in alphabetical order of their keys, the published order for the DeepMind Control tasks. The result is
+    always a copy, so a simulator that writes every observation into the same array does no harm. In the specs, the
+    observation becomes unbounded (a world model may predict beyond the simulator's box) and the action bounds are
+    rounded inwards, so that an action on the float32 bound lies within the simulator's own.
 
     Args:
         in_keys: observation entries to join, each of shape ``[*B, n]`` and in the simulator's own units; they are
             sorted, and removed from the output unless one of them is ``out_key``.
-        out_key: entry that receives the vector, shape ``[*B, S]``, ``float32``. Defaults to ``"observation"``.
+        out_key: entry that receives the vector, shape ``[*B, S]``. Defaults to ``"observation"``.
         reward_key: entry that is cast with it, shape ``[*B, 1]``. Defaults to ``"reward"``.
 
     Raises:
@@ -40,11 +43,12 @@ class VectorObservation(Transform):
         if not in_keys:
             raise ValueError("in_keys must name at least one observation entry: got none.")
         super().__init__(in_keys=sorted(in_keys, key=_dotted), out_keys=[out_key])
-        self._keys, self._out_key, self._reward_key = list(self.in_keys or ()), out_key, reward_key
+        self._keys, self._out_key, self._reward_key = sorted(in_keys, key=_dotted), out_key, reward_key
         self._drop = [key for key in self._keys if key != out_key]
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         parts = [next_tensordict.get(key) for key in self._keys]
+        # cat always copies, also a single part
         next_tensordict.set(self._out_key, torch.cat(parts, -1).to(torch.float32))
         for key in self._drop:
             next_tensordict.pop(key)
@@ -68,17 +72,13 @@ class VectorObservation(Transform):
         size = sum(part.shape[-1] for part in parts)
         for key in self._drop:
             del spec[key]
-        # Unbounded: rounding, or a world model's prediction, may leave a simulator's box.
-        spec[self._out_key] = Unbounded((*spec.shape, size), device=parts[0].device, dtype=torch.float32)
+        spec[self._out_key] = Unbounded(torch.Size([*spec.shape, size]), device=parts[0].device, dtype=torch.float32)
         return spec
 
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
-        spec = reward_spec.clone()
-        old = spec[self._reward_key]
-        spec[self._reward_key] = Unbounded(old.shape, device=old.device, dtype=torch.float32)
-        return spec
+        return _with_unbounded(reward_spec, self._reward_key, torch.float32)
 
-    def transform_action_spec(self, action_spec: TensorSpec) -> TensorSpec:
+    def transform_action_spec(self, action_spec: Composite) -> Composite:
         spec = action_spec.clone()
         for key, leaf in list(spec.items(True, True)):
             spec[key] = _float32_bounds(leaf)
@@ -88,23 +88,25 @@ class VectorObservation(Transform):
 class ActionCost(Transform):
     r"""Charges for effort: :math:`r \leftarrow r - \rho \sum_i a_i^2`, with the action of that step.
 
-    The wrapper of the paper's action-cost study (Luis et al., 2024, `arXiv:2308.06590
+    The reward of the paper's action-cost study (Luis et al., 2024, `arXiv:2308.06590
     <https://arxiv.org/abs/2308.06590>`_), where :math:`\rho` is 0.001 or 0.003 on cartpole-swingup_sparse and 0.01 or
     0.03 on pendulum-swingup.
 
     Args:
         cost: :math:`\rho \ge 0`, in units of reward per squared unit of action.
-        action_key: entry with the action in environment units, shape ``[*B, A]``.
-        reward_key: entry that is charged, shape ``[*B, 1]``.
+        action_key: entry with the action in environment units, shape ``[*B, A]``. Defaults to ``"action"``.
+        reward_key: entry that is charged, shape ``[*B, 1]``. Defaults to ``"reward"``.
 
     Raises:
         ValueError: if ``cost`` is negative or not finite.
 
     Examples:
-        >>> from torchrl.envs import GymEnv, TransformedEnv
-        >>> env = TransformedEnv(GymEnv("Pendulum-v1"), ActionCost(0.5))
-        >>> td = env.reset().set("action", torch.tensor([2.0]))
-        >>> charged = env.step(td)["next", "reward"]
+        >>> from eqr_torchrl.envs import make_env
+        >>> free, charged = make_env("Pendulum-v1", seed=0), make_env("Pendulum-v1", seed=0, action_cost=0.5)
+        >>> rewards = [env.step(env.reset().set("action", torch.tensor([2.0])))["next", "reward"]
+        ...            for env in (free, charged)]
+        >>> rewards[0] - rewards[1]  # 0.5 * 2.0 ** 2
+        tensor([2.])
     """
 
     def __init__(self, cost: float, *, action_key: NestedKey = "action", reward_key: NestedKey = "reward") -> None:
@@ -113,30 +115,32 @@ class ActionCost(Transform):
         super().__init__(in_keys=[reward_key], out_keys=[reward_key])
         self.cost, self._action_key, self._reward_key = float(cost), action_key, reward_key
 
-    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        reward = next_tensordict.get(self._reward_key)
-        effort = tensordict.get(self._action_key).to(reward.dtype).square().sum(-1, keepdim=True)
-        return next_tensordict.set(self._reward_key, reward - self.cost * effort)
-
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         return next_tensordict
 
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        reward, action = next_tensordict.get(self._reward_key), tensordict.get(self._action_key)
+        effort = action.to(reward.dtype).square().sum(-1, keepdim=True)  # [*B, A] -> [*B, 1]
+        return next_tensordict.set(self._reward_key, reward - self.cost * effort)
+
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
-        spec = reward_spec.clone()
-        old = spec[self._reward_key]
-        spec[self._reward_key] = Unbounded(old.shape, device=old.device, dtype=old.dtype)
-        return spec
+        return _with_unbounded(reward_spec, self._reward_key)
 
 
 def _dotted(key: NestedKey) -> str:
-    return key if isinstance(key, str) else ".".join(key)
+    return key if isinstance(key, str) else ".".join(_dotted(part) for part in key)
+
+
+def _with_unbounded(reward_spec: Composite, key: NestedKey, dtype: torch.dtype | None = None) -> Composite:
+    spec = reward_spec.clone()
+    old = spec[key]
+    spec[key] = Unbounded(old.shape, device=old.device, dtype=dtype or old.dtype)
+    return spec
 
 
 def _float32_bounds(spec: TensorSpec) -> TensorSpec:
-    """The same box in float32, rounded inwards: an action on our bound must lie inside the simulator's."""
-    if spec.dtype == torch.float32:
-        return spec
-    low, high = spec.space.low, spec.space.high
+    box: Any = spec.space
+    low, high = box.low, box.high
     low32, high32 = low.to(torch.float32), high.to(torch.float32)
     up, down = torch.full_like(low32, float("inf")), torch.full_like(high32, float("-inf"))
     low32 = torch.where(low32.to(low.dtype) < low, torch.nextafter(low32, up), low32)

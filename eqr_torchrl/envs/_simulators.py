@@ -1,0 +1,152 @@
+"""Opens simulators, by name or as given, as TorchRL environments."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import math
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+from torchrl.envs import DMControlWrapper, EnvBase, GymWrapper
+
+from eqr_torchrl.envs._spaces import check_gym_spaces
+
+
+class _Gymnasium(GymWrapper):
+    def read_action(self, action: Tensor) -> np.ndarray:
+        # A copy: an environment that clips or scales its argument in place must not rewrite the stored action.
+        return action.detach().cpu().numpy().astype(self._env.action_space.dtype)
+
+
+class _DMControl(DMControlWrapper):
+    def read_action(self, action: Tensor) -> np.ndarray:
+        return action.detach().cpu().numpy().astype(np.float64)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        from dm_control.rl.control import PhysicsError
+
+        try:
+            return super()._step(tensordict)
+        except PhysicsError:  # diverged: NonFiniteGuard sees the NaNs and cuts the episode
+            specs = {**dict(self.observation_spec.items(True, True)), "reward": self.full_reward_spec["reward"]}
+            nans = {key: torch.full(spec.shape, math.nan, dtype=spec.dtype) for key, spec in specs.items()}
+            yes = torch.ones(1, dtype=torch.bool)
+            return TensorDict({**nans, "done": yes, "truncated": yes.clone(), "terminated": ~yes}, [])
+
+
+def open_simulator(
+    env: Any, max_episode_steps: int | None, arguments: dict[str, Any]
+) -> tuple[EnvBase, str, int | None]:
+    """Returns the environment, its name, and the time limit that is still to be applied."""
+    if isinstance(env, str):
+        if env.startswith("dmc/"):
+            return _open_dmc(env, max_episode_steps, arguments), env, None
+        module, _, attribute = env.partition(":")
+        if attribute and hasattr(_import(module, env), attribute):  # "package.module:MyEnv"
+            env = getattr(_import(module, env), attribute)
+        else:
+            name = env.removeprefix("gym/")
+            return _open_gym(name, max_episode_steps, arguments), name, None
+    gymnasium: Any = sys.modules.get("gymnasium")  # imported already if env comes from it
+    is_gym = gymnasium and isinstance(env, gymnasium.Env)
+    if (is_gym or isinstance(env, EnvBase)) and arguments:
+        raise ValueError(f"an environment that is already built takes no arguments: got {', '.join(arguments)}.")
+    if isinstance(env, EnvBase):
+        return env, _name_of(env), max_episode_steps
+    if is_gym:
+        name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+        check_gym_spaces(env, name)
+        if max_episode_steps is not None:
+            env = gymnasium.wrappers.TimeLimit(env, max_episode_steps)
+        return _Gymnasium(env), name, None
+    if callable(env):
+        built = env(**arguments)
+        if callable(built) and not isinstance(built, EnvBase):
+            raise ValueError(f"a callable must return an environment: {env} returned {built}.")
+        return open_simulator(built, max_episode_steps, {})
+    raise ValueError(f"name must be a name, a gymnasium.Env, a TorchRL environment, or return one: got {env!r}.")
+
+
+def _name_of(env: EnvBase) -> str:
+    name, task = getattr(env, "env_name", None), getattr(env, "task_name", None)
+    if not name:
+        return type(getattr(env, "base_env", env)).__name__
+    return f"dmc/{name}-{task}" if task else str(name)
+
+
+def _import(module: str, name: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ValueError(f"{name!r} must name something that can be imported: {error}.") from error
+
+
+def _close(name: str, valid: list[str]) -> str:
+    close = difflib.get_close_matches(name, valid, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(close)}?" if close else f"valid are, for example, {', '.join(valid[:3])}."
+
+
+def _open_gym(name: str, max_episode_steps: int | None, arguments: dict[str, Any]) -> EnvBase:
+    try:
+        import gymnasium
+    except ImportError as error:
+        raise ImportError(f"{name} needs Gymnasium: pip install 'eqr_torchrl[gym]'.") from error
+    if name not in gymnasium.registry and ":" not in name:
+        from eqr_torchrl.envs.real import PAPER_DMC_TASKS
+
+        raise ValueError(f"unknown environment {name!r}: {_close(name, [*gymnasium.registry, *PAPER_DMC_TASKS])}")
+    if max_episode_steps is not None:
+        arguments = {**arguments, "max_episode_steps": max_episode_steps}
+    try:
+        env = gymnasium.make(name, disable_env_checker=True, **arguments)
+    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+        raise ImportError(
+            f"{name} cannot be opened here: {error} (the simulators come with pip install 'eqr_torchrl[gym-mujoco]')."
+        ) from error
+    except TypeError as error:
+        raise ValueError(f"{name} does not take {', '.join(arguments)}: {error}.") from error
+    check_gym_spaces(env, name)
+    return _Gymnasium(env)
+
+
+def _open_dmc(name: str, max_episode_steps: int | None, arguments: dict[str, Any]) -> EnvBase:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # without a display the suite's import warns about GLFW
+            from dm_control import suite
+    except ImportError as error:
+        raise ImportError(f"{name} needs the DeepMind Control suite: pip install 'eqr_torchrl[dmc]'.") from error
+    domain, _, task = name.removeprefix("dmc/").partition("-")
+    if (domain, task) not in suite.ALL_TASKS:
+        raise ValueError(f"unknown task {name!r}: {_close(name, [f'dmc/{d}-{t}' for d, t in suite.ALL_TASKS])}")
+    try:
+        raw = suite.load(domain, task, task_kwargs=dict(arguments))
+        if max_episode_steps is not None:
+            # The suite counts seconds; half a step less than the limit is safe from rounding.
+            seconds = (max_episode_steps - 0.5) * raw.control_timestep()
+            raw = suite.load(domain, task, task_kwargs={**arguments, "time_limit": seconds})
+    except TypeError as error:
+        raise ValueError(f"{name} does not take {', '.join(arguments)}: {error}.") from error
+    if (domain, task) == ("quadruped", "escape"):
+        _render_only_on_request(raw)
+    return _DMControl(raw)
+
+
+def _render_only_on_request(raw: Any) -> None:
+    """Keeps resets from opening an OpenGL context, which quadruped-escape does and a machine without display cannot."""
+    task, initialize = raw.task, raw.task.initialize_episode
+
+    def initialize_episode(physics: Any) -> None:
+        physics._make_rendering_contexts = lambda: None
+        try:
+            initialize(physics)
+        finally:
+            del physics._make_rendering_contexts
+
+    task.initialize_episode = initialize_episode

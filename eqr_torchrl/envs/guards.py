@@ -1,0 +1,119 @@
+"""Watches real transitions for what must never reach a replay buffer unnoticed."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import torch
+from tensordict import TensorDictBase
+from torchrl.envs.transforms import Transform
+
+from eqr_torchrl.envs.terminations import TerminationFn, never_terminates
+
+
+class NonFiniteGuard(Transform):
+    """Cuts an episode, as a time limit would, when the simulator diverges; stops when the policy does.
+
+    If the next observation or the reward is NaN or infinite (a physics error, an overflow), the observation is replaced
+    by the last good one, the reward by zero, the step is marked ``truncated``, and a warning names the environment. A
+    run of days thus survives one bad contact, and nothing non-finite enters the data. A non-finite *action* means that
+    learning itself has diverged: that is an error.
+
+    Args:
+        env_name: named in the messages.
+
+    Raises:
+        RuntimeError: in a step, if the action is not finite; in a reset, if the observation is not.
+
+    Examples:
+        >>> from torchrl.envs import GymEnv, TransformedEnv
+        >>> env = TransformedEnv(GymEnv("Pendulum-v1"), NonFiniteGuard("Pendulum-v1"))
+        >>> env.step(env.reset().set("action", torch.tensor([float("nan")])))
+        Traceback (most recent call last):
+        RuntimeError: the action sent to Pendulum-v1 must be finite: got [nan].
+    """
+
+    def __init__(self, env_name: str = "the environment") -> None:
+        super().__init__(in_keys=["observation", "reward"], out_keys=["observation", "reward"])
+        self.env_name = env_name
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        return next_tensordict
+
+    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
+        observation = tensordict_reset.get("observation")
+        if not torch.isfinite(observation).all():
+            raise RuntimeError(f"the first observation of {self.env_name} must be finite: got {observation.tolist()}.")
+        return tensordict_reset
+
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        action = tensordict.get("action")
+        observation, reward = next_tensordict.get("observation"), next_tensordict.get("reward")
+        # One cheap number for the common case: a sum is finite only if every term is.
+        if math.isfinite((observation.sum() + reward.sum() + action.sum()).item()):
+            return next_tensordict
+        if not torch.isfinite(action).all():
+            raise RuntimeError(f"the action sent to {self.env_name} must be finite: got {action.tolist()}.")
+        bad = ~(torch.isfinite(observation).all(-1, keepdim=True) & torch.isfinite(reward))  # [*B, 1]
+        if not bad.any():
+            return next_tensordict
+        warnings.warn(
+            f"{self.env_name} produced a non-finite observation or reward; the episode is cut there (truncated).",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        last = tensordict.get("observation", torch.zeros_like(observation))
+        next_tensordict.set("observation", torch.where(bad, last, observation))
+        next_tensordict.set("reward", torch.where(bad, torch.zeros_like(reward), reward))
+        next_tensordict.set("done", next_tensordict.get("done") | bad)
+        truncated = next_tensordict.get("truncated", None)
+        if truncated is not None:
+            next_tensordict.set("truncated", truncated | (bad & ~next_tensordict.get("terminated")))
+        return next_tensordict
+
+
+class TerminationGuard(Transform):
+    """Complains when the real environment terminates where the world model is told that it goes on.
+
+    A model that dreams past the end of an episode learns wrong values in silence. This guard looks only at real steps
+    that terminate, so it costs next to nothing; :func:`~eqr_torchrl.envs.check_env` compares both directions.
+
+    Args:
+        termination_fn: the function the model environment uses, see :data:`~eqr_torchrl.envs.TerminationFn`.
+        env_name: named in the messages.
+
+    Raises:
+        RuntimeError: in a step, if the environment terminates and ``termination_fn`` is ``never_terminates``. Any other
+            disagreement is a warning, once.
+
+    Examples:
+        >>> from eqr_torchrl.envs import make_env, never_terminates
+        >>> env = make_env("MountainCarContinuous-v0").append_transform(TerminationGuard(never_terminates))
+        >>> env.rollout(5).shape  # far from the goal: nothing to complain about
+        torch.Size([5])
+    """
+
+    def __init__(self, termination_fn: TerminationFn, env_name: str = "the environment") -> None:
+        super().__init__(in_keys=["terminated"], out_keys=["terminated"])
+        self.termination_fn, self.env_name, self._warned = termination_fn, env_name, False
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        return next_tensordict
+
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        terminated = next_tensordict.get("terminated")
+        if self._warned or not terminated.any():
+            return next_tensordict
+        predicted = self.termination_fn(next_tensordict.get("observation"), tensordict.get("action"))
+        if not (terminated & ~predicted).any():
+            return next_tensordict
+        message = (
+            f"{self.env_name} terminated in a state where termination_fn says that it goes on: pass the termination_fn "
+            "of this environment (termination_for(env), or your own) to the model environment."
+        )
+        if self.termination_fn is never_terminates:
+            raise RuntimeError(message)
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
+        self._warned = True
+        return next_tensordict

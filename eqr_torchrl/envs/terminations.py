@@ -1,0 +1,261 @@
+"""When an episode ends for good, as a function of predicted states: the world model has no simulator to ask.
+
+Every function here has the type :data:`TerminationFn`: ``fn(next_observation, action) -> terminated`` with shapes
+``[*B, S]``, ``[*B, A]`` and ``[*B, 1]`` (bool), for any batch dimensions. None needs the action; pass ``None`` if you
+have none. A NaN in an entry that decides counts as the end. Time limits are no terminations.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchrl.envs import EnvBase
+
+TerminationFn = Callable[[Tensor, Tensor], Tensor]
+"""``fn(next_observation [*B, S], action [*B, A]) -> terminated [*B, 1]``, bool."""
+
+_Range = tuple[float, float]
+_INF = float("inf")
+
+
+def never_terminates(next_observation: Tensor, action: Tensor | None = None) -> Tensor:
+    """For tasks that only a time limit ends, as all 16 DeepMind Control tasks of the paper.
+
+    Args:
+        next_observation: predicted observation in environment units, shape ``[*B, S]``.
+        action: ignored.
+
+    Returns:
+        ``False`` everywhere, shape ``[*B, 1]``.
+
+    Examples:
+        >>> never_terminates(torch.zeros(2, 5)).tolist()
+        [[False], [False]]
+    """
+    return torch.zeros_like(next_observation[..., :1], dtype=torch.bool)
+
+
+def mountain_car_terminates(
+    next_observation: Tensor, action: Tensor | None = None, *, goal_position: float = 0.45, goal_velocity: float = 0.0
+) -> Tensor:
+    r"""MountainCarContinuous-v0: :math:`x \ge 0.45` and :math:`v \ge 0`, the environment's own rule.
+
+    The paper's code ignored the velocity; the two differ only for a car rolling backwards beyond the goal, which the
+    environment itself never shows to the model.
+
+    Args:
+        next_observation: position and velocity, shape ``[*B, 2]``.
+        action: ignored.
+        goal_position: position from which the goal is reached.
+        goal_velocity: least velocity there, per step.
+
+    Returns:
+        Whether the episode has ended, shape ``[*B, 1]``.
+
+    Examples:
+        >>> mountain_car_terminates(torch.tensor([[0.5, 0.01], [0.5, -0.01], [0.4, 0.01]])).squeeze(-1).tolist()
+        [True, False, False]
+    """
+    position, velocity = next_observation[..., 0:1], next_observation[..., 1:2]
+    return ~((position < goal_position) | (velocity < goal_velocity))
+
+
+def hopper_terminates(
+    next_observation: Tensor,
+    action: Tensor | None = None,
+    *,
+    z_range: _Range = (0.7, _INF),
+    angle_range: _Range = (-0.2, 0.2),
+    state_range: _Range = (-100.0, 100.0),
+) -> Tensor:
+    """Hopper-v4 and -v5: the torso is too low or tilted, or a state entry out of range.
+
+    Args:
+        next_observation: height, torso angle (rad), then the other joints and velocities, shape ``[*B, 11]``.
+        action: ignored.
+        z_range: healthy heights, in metres, exclusive.
+        angle_range: healthy torso angles, in radians, exclusive.
+        state_range: healthy values of everything but the height, exclusive.
+
+    Returns:
+        Whether the episode has ended, shape ``[*B, 1]``.
+
+    Examples:
+        >>> standing = torch.zeros(11).index_fill(0, torch.tensor([0]), 1.25)
+        >>> hopper_terminates(standing).item(), hopper_terminates(torch.zeros(11)).item()
+        (False, True)
+    """
+    z, angle, rest = next_observation[..., 0:1], next_observation[..., 1:2], next_observation[..., 1:]
+    healthy_state = _inside(rest, state_range).all(-1, keepdim=True)
+    return ~(_inside(z, z_range) & _inside(angle, angle_range) & healthy_state)
+
+
+def walker2d_terminates(
+    next_observation: Tensor,
+    action: Tensor | None = None,
+    *,
+    z_range: _Range = (0.8, 2.0),
+    angle_range: _Range = (-1.0, 1.0),
+) -> Tensor:
+    """Walker2d-v4 and -v5: the torso is too low, too high or tilted.
+
+    Args:
+        next_observation: height, torso angle (rad), then the rest, shape ``[*B, 17]``.
+        action: ignored.
+        z_range: healthy heights, in metres, exclusive.
+        angle_range: healthy torso angles, in radians, exclusive.
+
+    Returns:
+        Whether the episode has ended, shape ``[*B, 1]``.
+
+    Examples:
+        >>> walker2d_terminates(torch.tensor([[1.25, 0.0], [1.25, 1.1]])).squeeze(-1).tolist()
+        [False, True]
+    """
+    return ~(_inside(next_observation[..., 0:1], z_range) & _inside(next_observation[..., 1:2], angle_range))
+
+
+def humanoid_terminates(
+    next_observation: Tensor, action: Tensor | None = None, *, z_range: _Range = (1.0, 2.0)
+) -> Tensor:
+    """Humanoid-v4 and -v5: the torso is too low or too high.
+
+    Args:
+        next_observation: height first, shape ``[*B, S]`` (376 or 348 entries).
+        action: ignored.
+        z_range: healthy heights, in metres, exclusive.
+
+    Returns:
+        Whether the episode has ended, shape ``[*B, 1]``.
+
+    Examples:
+        >>> humanoid_terminates(torch.tensor([[1.4, 0.0], [0.9, 0.0]])).squeeze(-1).tolist()
+        [False, True]
+    """
+    return ~_inside(next_observation[..., 0:1], z_range)
+
+
+def ant_terminates(next_observation: Tensor, action: Tensor | None = None, *, z_range: _Range = (0.2, 1.0)) -> Tensor:
+    """Ant-v4 and -v5: the torso is too low or too high, or an entry is not finite.
+
+    Args:
+        next_observation: height first, shape ``[*B, S]`` (27 or 105 entries).
+        action: ignored.
+        z_range: healthy heights, in metres, inclusive.
+
+    Returns:
+        Whether the episode has ended, shape ``[*B, 1]``.
+
+    Examples:
+        >>> ant_terminates(torch.tensor([[0.75, 0.0], [0.1, 0.0], [0.75, float("nan")]])).squeeze(-1).tolist()
+        [False, True, True]
+    """
+    z = next_observation[..., 0:1]
+    return ~((z >= z_range[0]) & (z <= z_range[1]) & torch.isfinite(next_observation).all(-1, keepdim=True))
+
+
+def inverted_pendulum_terminates(next_observation: Tensor, action: Tensor | None = None) -> Tensor:
+    """InvertedPendulum-v4 and -v5: the pole leans by more than 0.2 rad, or an entry is not finite.
+
+    Args:
+        next_observation: cart position, pole angle (rad), then velocities, shape ``[*B, 4]``.
+        action: ignored.
+
+    Returns:
+        Whether the episode has ended, shape ``[*B, 1]``.
+
+    Examples:
+        >>> inverted_pendulum_terminates(torch.tensor([[1.0, 0.1, 0.0, 0.0], [1.0, -0.3, 0.0, 0.0]])).flatten().tolist()
+        [False, True]
+    """
+    upright = next_observation[..., 1:2].abs() <= 0.2
+    return ~(upright & torch.isfinite(next_observation).all(-1, keepdim=True))
+
+
+def _inside(value: Tensor, bounds: _Range) -> Tensor:
+    return (value > bounds[0]) & (value < bounds[1])
+
+
+_Z, _ANGLE = {"_healthy_z_range": "z_range"}, {"_healthy_angle_range": "angle_range"}
+# Gymnasium id without version -> rule, and which attribute of the simulator sets which of its keywords.
+_RULES: Mapping[str, tuple[TerminationFn, Mapping[str, str]]] = {
+    "Pendulum": (never_terminates, {}),
+    "MountainCarContinuous": (
+        mountain_car_terminates,
+        {"goal_position": "goal_position", "goal_velocity": "goal_velocity"},
+    ),
+    "HalfCheetah": (never_terminates, {}),
+    "Swimmer": (never_terminates, {}),
+    "Reacher": (never_terminates, {}),
+    "Pusher": (never_terminates, {}),
+    "HumanoidStandup": (never_terminates, {}),
+    "Hopper": (hopper_terminates, {**_Z, **_ANGLE, "_healthy_state_range": "state_range"}),
+    "Walker2d": (walker2d_terminates, {**_Z, **_ANGLE}),
+    "Humanoid": (humanoid_terminates, _Z),
+    "Ant": (ant_terminates, _Z),
+    "InvertedPendulum": (inverted_pendulum_terminates, {}),
+}
+_VERSIONS = {"Pendulum": "1", "MountainCarContinuous": "0"}  # all others: MuJoCo, v4 and v5
+
+
+def termination_for(env: str | EnvBase) -> TerminationFn:
+    """Finds the termination function of a known environment; never guesses one.
+
+    Known are all tasks named ``dmc/...`` (they never terminate), Pendulum-v1, MountainCarContinuous-v0, and the MuJoCo
+    tasks of Gymnasium, v4 and v5, except InvertedDoublePendulum (its flag lags behind the observation). Given an
+    environment instead of a name, healthy ranges and goals set by the user are read from it.
+
+    Args:
+        env: a name as :func:`~eqr_torchrl.envs.make_env` takes it, or an environment made by it.
+
+    Returns:
+        The rule, of type :data:`TerminationFn`.
+
+    Raises:
+        ValueError: if no rule is known, or the environment's observation is not the standard one.
+
+    Examples:
+        >>> termination_for("dmc/cheetah-run").__name__
+        'never_terminates'
+        >>> termination_for("MyRobot-v0")
+        Traceback (most recent call last):
+        ValueError: no termination rule is known for 'MyRobot-v0': pass your own termination_fn, a function from \
+(next_observation [*B, S], action [*B, A]) to bool [*B, 1], or never_terminates if only a time limit ends an episode.
+    """
+    name = env if isinstance(env, str) else str(getattr(env, "env_name", type(env).__name__))
+    name = name.removeprefix("gym/")
+    if name.startswith("dmc/"):
+        return never_terminates
+    match = re.fullmatch(r"(\w+)-v(\d+)", name)
+    if match is None or match[1] not in _RULES or match[2] not in _VERSIONS.get(match[1], "45"):
+        raise ValueError(
+            f"no termination rule is known for {name!r}: pass your own termination_fn, a function from "
+            "(next_observation [*B, S], action [*B, A]) to bool [*B, 1], or never_terminates if only a time limit ends "
+            "an episode."
+        )
+    rule, settings = _RULES[match[1]]
+    simulator = None if isinstance(env, str) else getattr(env, "unwrapped", None)
+    return rule if simulator is None else _as_set_up(rule, settings, simulator, name)
+
+
+def _as_set_up(rule: TerminationFn, settings: Mapping[str, str], simulator: Any, name: str) -> TerminationFn:
+    if not getattr(simulator, "_terminate_when_unhealthy", True):
+        return never_terminates
+    if settings and not getattr(simulator, "_exclude_current_positions_from_observation", True):
+        raise ValueError(
+            f"the rule of {name!r} needs exclude_current_positions_from_observation=True (the default): got False; "
+            "pass your own termination_fn."
+        )
+    defaults = inspect.signature(rule).parameters
+    changed = {
+        keyword: getattr(simulator, attribute)
+        for attribute, keyword in settings.items()
+        if getattr(simulator, attribute) != defaults[keyword].default
+    }
+    return functools.partial(rule, **changed) if changed else rule
