@@ -9,6 +9,8 @@ from eqr_torchrl.evaluation.calibration import (
     probability_integral_transform,
 )
 from eqr_torchrl.evaluation.compare import ScoreRow, comparison_step, normalised_scores, score_table, scores_at
+from eqr_torchrl.evaluation.comparison_plots import plot_aggregates, plot_performance_profiles
+from eqr_torchrl.evaluation.diagnostic_plots import plot_calibration, plot_steps, plot_value_maps
 from eqr_torchrl.evaluation.evaluate import EpisodeRow, evaluate
 from eqr_torchrl.evaluation.evaluations import EvaluationRow, read_evaluations, read_runs
 from eqr_torchrl.evaluation.learning_curves import PAPER_SMOOTHING, LearningCurve, learning_curves
@@ -22,6 +24,7 @@ from eqr_torchrl.evaluation.metrics import (
     probability_of_improvement,
     stratified_bootstrap,
 )
+from eqr_torchrl.evaluation.plotting import plot_learning_curve, plot_learning_curves, plot_value_distribution
 from eqr_torchrl.evaluation.published import PublishedScore, find_published, published_scores
 from eqr_torchrl.evaluation.tables import format_table, write_csv
 
@@ -50,6 +53,14 @@ __all__ = [
     "normalised_scores",
     "optimality_gap",
     "performance_profile",
+    "plot_aggregates",
+    "plot_calibration",
+    "plot_learning_curve",
+    "plot_learning_curves",
+    "plot_performance_profiles",
+    "plot_steps",
+    "plot_value_distribution",
+    "plot_value_maps",
     "probability_integral_transform",
     "probability_of_improvement",
     "published_scores",
