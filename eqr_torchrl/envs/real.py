@@ -9,7 +9,7 @@ import torch
 from torchrl.envs import EnvBase, TransformedEnv
 from torchrl.envs.transforms import DeviceCastTransform, RewardScaling, StepCounter
 
-from eqr_torchrl.envs._simulators import open_simulator
+from eqr_torchrl.envs._simulators import VectorReader, open_simulator
 from eqr_torchrl.envs._spaces import check_specs, observation_leaves
 from eqr_torchrl.envs.guards import NonFiniteGuard
 from eqr_torchrl.envs.transforms import ActionCost, VectorObservation
@@ -91,8 +91,9 @@ def make_env(
         raise ValueError(f"max_episode_steps must be at least 1: got {max_episode_steps}.")
     base, label, open_limit = open_simulator(name, max_episode_steps, kwargs)
     check_specs(base, label)
-    env = TransformedEnv(base, VectorObservation(list(observation_leaves(base))))
-    env.append_transform(NonFiniteGuard(label))
+    env = TransformedEnv(base, NonFiniteGuard(label))
+    if not isinstance(base, VectorReader):
+        env.insert_transform(0, VectorObservation(list(observation_leaves(base))))
     if action_cost:
         env.append_transform(ActionCost(action_cost))
     if reward_scale != 1.0:

@@ -1,0 +1,48 @@
+"""The command ``python -m eqr_torchrl.envs.check NAME``: does this environment fit, and if not, what to change."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from eqr_torchrl.envs.findings import check_env
+from eqr_torchrl.envs.terminations import never_terminates
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints one line per finding of :func:`~eqr_torchrl.envs.check_env`.
+
+    Args:
+        arguments: command-line arguments; ``None`` takes those of the process.
+
+    Returns:
+        Exit status: 1 if a finding is an error, otherwise 0.
+
+    Examples:
+        >>> main(["Pendulum-v0"])
+        error   environment  unknown environment 'Pendulum-v0': did you mean Pendulum-v1 ...
+        1
+    """
+    parser = argparse.ArgumentParser(prog="python -m eqr_torchrl.envs.check", description=__doc__)
+    parser.add_argument("name", help="'dmc/cheetah-run', 'Pendulum-v1', or 'package.module:MyEnv'")
+    parser.add_argument("--steps", type=int, default=1000, help="random steps to take (default: %(default)s)")
+    parser.add_argument("--never-terminates", action="store_true", help="check against a model that never terminates")
+    parser.add_argument("--reward-scale", type=float, default=1.0, help="factor on every reward (default: %(default)s)")
+    parser.add_argument("--max-episode-steps", type=int, help="time limit in place of the environment's own")
+    options = parser.parse_args(arguments)
+    if options.steps < 1:
+        parser.error(f"--steps must be at least 1: got {options.steps}.")
+    findings = check_env(
+        options.name,
+        never_terminates if options.never_terminates else None,
+        options.steps,
+        reward_scale=options.reward_scale,
+        max_episode_steps=options.max_episode_steps,
+    )
+    print("\n".join(map(str, findings)))
+    return int(any(finding.level == "error" for finding in findings))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
