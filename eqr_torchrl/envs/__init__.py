@@ -1,8 +1,10 @@
 """Where the policy acts: real environments, their reward shaping, and when they end."""
 
+from eqr_torchrl.envs.findings import Finding, check_env
 from eqr_torchrl.envs.guards import NonFiniteGuard, TerminationGuard
 from eqr_torchrl.envs.model_based import ModelBasedEnv
 from eqr_torchrl.envs.real import PAPER_DMC_TASKS, make_env
+from eqr_torchrl.envs.resume import ResumableEpisode
 from eqr_torchrl.envs.terminations import (
     TerminationFn,
     ant_terminates,
@@ -19,12 +21,15 @@ from eqr_torchrl.envs.transforms import ActionCost, VectorObservation
 __all__ = [
     "PAPER_DMC_TASKS",
     "ActionCost",
+    "Finding",
     "ModelBasedEnv",
     "NonFiniteGuard",
+    "ResumableEpisode",
     "TerminationFn",
     "TerminationGuard",
     "VectorObservation",
     "ant_terminates",
+    "check_env",
     "hopper_terminates",
     "humanoid_terminates",
     "inverted_pendulum_terminates",

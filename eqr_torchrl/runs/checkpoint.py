@@ -71,7 +71,7 @@ def save_checkpoint(
     path.parent.mkdir(parents=True, exist_ok=True)
     for leftover in path.parent.glob(f".*{TEMPORARY_SUFFIX}"):  # of a process that was killed while it wrote
         leftover.unlink(missing_ok=True)
-    replace_file(path, lambda temporary: torch.save(content, temporary))
+    replace_file(path, lambda temporary: _write(content, temporary))
     if keep_last is not None:
         for old in _checkpoints(path.parent)[:-keep_last]:
             if old != path:
@@ -142,6 +142,16 @@ def latest_checkpoint(folder: str | Path) -> Path | None:
 def _checkpoints(folder: Path) -> list[Path]:
     steps = {path: re.fullmatch(r"step_(\d+)\.pt", path.name) for path in folder.glob("step_*.pt")}
     return sorted((path for path, match in steps.items() if match), key=lambda path: int(path.stem[5:]))
+
+
+def _write(content: dict[str, Any], path: Path) -> None:
+    # checksums take six times as long as the rest, and reading by memory map does not look at them
+    checksums = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save(content, path)
+    finally:
+        torch.serialization.set_crc32_options(checksums)
 
 
 def _plain(value: Any, where: str) -> Any:

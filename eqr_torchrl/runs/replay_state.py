@@ -67,11 +67,12 @@ def restore_replay(buffer: ReplayBuffer, state: Mapping[str, Any]) -> None:
     if buffer.storage.initialized:
         _check_rows(buffer, rows)
     buffer.empty()
+    storage: Any = buffer.storage  # typed for single rows by TorchRL; a slice moves whole blocks
     for start in range(0, num_rows, _CHUNK):
         stop = min(start + _CHUNK, num_rows)
         chunk = {key: value[start:stop] for key, value in rows.items()}
         data = chunk[()] if () in chunk else TensorDict(chunk, batch_size=[stop - start])
-        buffer.storage.set(slice(start, stop), data)
+        storage.set(slice(start, stop), data)
     buffer.writer.load_state_dict(state["writer"])
     buffer.sampler.load_state_dict(state["sampler"])
     buffer._transform.load_state_dict(state["transforms"])
@@ -83,7 +84,7 @@ def restore_replay(buffer: ReplayBuffer, state: Mapping[str, Any]) -> None:
 
 
 def _leading_rows(buffer: ReplayBuffer, num_rows: int) -> dict[tuple[str, ...], torch.Tensor]:
-    filled = buffer.storage.get(slice(0, num_rows))
+    filled = _rows(buffer, num_rows)
     if isinstance(filled, torch.Tensor):
         return {(): _without_the_rest(filled)}
     leaves = {}
@@ -92,6 +93,11 @@ def _leading_rows(buffer: ReplayBuffer, num_rows: int) -> dict[tuple[str, ...], 
             raise ValueError(f"a saved replay buffer must hold tensors only: got {type(value).__name__} at {key!r}.")
         leaves[key if isinstance(key, tuple) else (key,)] = _without_the_rest(value)
     return leaves
+
+
+def _rows(buffer: ReplayBuffer, stop: int) -> Any:
+    storage: Any = buffer.storage
+    return storage.get(slice(0, stop))  # views
 
 
 def _without_the_rest(view: torch.Tensor) -> torch.Tensor:
@@ -112,8 +118,8 @@ def _check(buffer: ReplayBuffer) -> None:
 
 
 def _check_rows(buffer: ReplayBuffer, rows: Mapping[tuple[str, ...], torch.Tensor]) -> None:
-    stored = buffer.storage.get(slice(0, 1)) if len(buffer) else None
-    if stored is None or isinstance(stored, torch.Tensor) or not isinstance(stored, TensorDictBase):
+    stored = _rows(buffer, 1) if len(buffer) else None
+    if not isinstance(stored, TensorDictBase):
         return
     current = {key if isinstance(key, tuple) else (key,): value for key, value in stored.items(True, True)}
     saved_shapes = {key: (tuple(value.shape[1:]), value.dtype) for key, value in rows.items()}

@@ -6,13 +6,11 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torchrl.checkpoint import GlobalRNGState
 from torchrl.data import ReplayBuffer
 
-from eqr_torchrl.runs.numpy_rng import numpy_generator_state, set_numpy_generator_state
 from eqr_torchrl.runs.replay_state import replay_state, restore_replay
 
 _RNG = "rng"
@@ -25,8 +23,8 @@ def capture_state(**parts: Any) -> dict[str, Any]:
 
     Args:
         **parts: name to part: modules (losses with their target networks, world models), optimisers, TorchRL replay
-            buffers, ``torch.Generator`` and ``numpy.random.Generator`` objects, anything else with ``state_dict`` and
-            ``load_state_dict``, and plain values (numbers, strings, containers of them), which are kept as they are.
+            buffers, ``torch.Generator`` objects, anything else with ``state_dict`` and ``load_state_dict``, and plain
+            values (numbers, strings, containers of them), which are kept as they are.
 
     Returns:
         One entry per part and ``"rng"``: the global generators of Python, NumPy and torch (CPU and CUDA).
@@ -79,8 +77,6 @@ def _state_of(part: Any) -> Any:
         return replay_state(part)
     if isinstance(part, torch.Generator):
         return part.get_state()
-    if isinstance(part, (np.random.Generator, np.random.RandomState)):
-        return numpy_generator_state(part)
     return part.state_dict() if hasattr(part, "state_dict") else part
 
 
@@ -89,8 +85,6 @@ def _restore(name: str, part: Any, saved: Any) -> None:
         restore_replay(part, saved)
     elif isinstance(part, torch.Generator):
         part.set_state(saved)
-    elif isinstance(part, (np.random.Generator, np.random.RandomState)):
-        set_numpy_generator_state(part, saved)
     elif isinstance(part, nn.Module):
         _check_shapes(name, part.state_dict(), saved)
         part.load_state_dict(saved)

@@ -17,7 +17,6 @@ from eqr_torchrl.runs import (
     restore_state,
     save_checkpoint,
 )
-from eqr_torchrl.runs.numpy_rng import numpy_generator_state, set_numpy_generator_state
 
 
 def transitions(start: int, n: int) -> TensorDict:
@@ -103,7 +102,7 @@ def test_loaded_state_does_not_alias_the_file_or_the_parts(tmp_path):
 
 
 def test_all_random_number_generators_go_on_where_they_were(tmp_path):
-    own, numpy_own = torch.Generator().manual_seed(1), np.random.default_rng(2)
+    own = torch.Generator().manual_seed(1)
 
     def draw():
         return (
@@ -111,35 +110,13 @@ def test_all_random_number_generators_go_on_where_they_were(tmp_path):
             np.random.normal(),  # noqa: NPY002 - the global generator is what is under test
             torch.randn(1).item(),
             torch.rand(1, generator=own).item(),
-            numpy_own.standard_normal(),
         )
 
     draw()
-    path = save_checkpoint(tmp_path / "a.pt", capture_state(own=own, numpy_own=numpy_own))
+    path = save_checkpoint(tmp_path / "a.pt", capture_state(own=own))
     expected = [draw() for _ in range(3)]
-    restore_state(load_checkpoint(path), own=own, numpy_own=numpy_own)
+    restore_state(load_checkpoint(path), own=own)
     assert [draw() for _ in range(3)] == expected
-
-
-@pytest.mark.parametrize("name", ["PCG64", "MT19937", "Philox", "SFC64"])
-def test_every_numpy_generator_goes_on(name):
-    generator = np.random.Generator(getattr(np.random, name)(3))
-    generator.random(5)
-    state = numpy_generator_state(generator)
-    expected = generator.random(1000)
-    set_numpy_generator_state(generator, state)
-    np.testing.assert_array_equal(generator.random(1000), expected)
-
-
-def test_random_state_goes_on_and_another_kind_is_refused():
-    generator = np.random.RandomState(3)  # dm_control's
-    generator.normal()  # leaves a cached second normal number
-    state = numpy_generator_state(generator)
-    expected = generator.normal(size=1000)
-    set_numpy_generator_state(generator, state)
-    np.testing.assert_array_equal(generator.normal(size=1000), expected)
-    with pytest.raises(ValueError, match="must be a PCG64: got a MT19937"):
-        set_numpy_generator_state(np.random.default_rng(0), state)
 
 
 def test_fingerprint_mismatch_is_one_line_that_names_the_entries(tmp_path):
