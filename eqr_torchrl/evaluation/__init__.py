@@ -13,7 +13,7 @@ from eqr_torchrl.evaluation.comparison_plots import plot_aggregates, plot_perfor
 from eqr_torchrl.evaluation.diagnostic_plots import plot_calibration, plot_steps, plot_value_maps
 from eqr_torchrl.evaluation.evaluate import EpisodeRow, evaluate
 from eqr_torchrl.evaluation.evaluations import EvaluationRow, read_evaluations, read_runs
-from eqr_torchrl.evaluation.learning_curves import PAPER_SMOOTHING, LearningCurve, learning_curves
+from eqr_torchrl.evaluation.learning_curves import PAPER_SMOOTHING, CurveRow, LearningCurve, curve_rows, learning_curves
 from eqr_torchrl.evaluation.metrics import (
     Interval,
     interquartile_mean,
@@ -31,6 +31,7 @@ from eqr_torchrl.evaluation.tables import format_table, write_csv
 __all__ = [
     "PAPER_SMOOTHING",
     "AggregateRow",
+    "CurveRow",
     "EpisodeRow",
     "EvaluationRow",
     "ImprovementRow",
@@ -42,6 +43,7 @@ __all__ = [
     "calibration_error",
     "central_interval_coverage",
     "comparison_step",
+    "curve_rows",
     "evaluate",
     "find_published",
     "format_table",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,6 +95,40 @@ def learning_curves(rows: Sequence[EvaluationRow], *, smoothing: int = 1) -> lis
             line[own_range] = np.interp(grid[own_range], steps, values)
         curves.append(LearningCurve(env, algorithm, utility, seeds, grid, returns))
     return curves
+
+
+class CurveRow(NamedTuple):
+    """One point of a learning curve: mean and standard error over the ``num_seeds`` runs that reach ``env_steps``."""
+
+    env: str
+    algorithm: str
+    utility: str
+    env_steps: int
+    num_seeds: int
+    mean: float
+    sem: float
+
+
+def curve_rows(curves: Sequence[LearningCurve]) -> list[CurveRow]:
+    """Learning curves as a tidy table.
+
+    Args:
+        curves: from :func:`learning_curves`.
+
+    Returns:
+        One row for each curve and step.
+
+    Examples:
+        >>> from eqr_torchrl.evaluation import EvaluationRow
+        >>> rows = [EvaluationRow("reach", "sac", "", s, 1, r) for s, r in (("0", 1.0), ("1", 3.0))]
+        >>> curve_rows(learning_curves(rows))[0][-3:]
+        (2, 2.0, 1.0)
+    """
+    return [
+        CurveRow(curve.env, curve.algorithm, curve.utility, int(step), int(n), float(mean), float(sem))
+        for curve in curves
+        for step, n, mean, sem in zip(curve.env_steps, curve.num_runs, curve.mean, curve.sem, strict=True)
+    ]
 
 
 def standard_error(values: FloatArray) -> float:

@@ -184,6 +184,9 @@ def _draw_learning_curves(
     rows = -(-len(tasks) // columns)
     width = COLUMN_WIDTH if columns == 1 else 2 * COLUMN_WIDTH
     height = 2.3 if columns == 1 else 0.5 + rows * width / columns * 0.85
+    unit = 1000 if max(curve.env_steps[-1] for curve in curves) >= 10_000 else 1
+    prefix = tasks[0].split("/")[0] + "/"
+    prefix = prefix if len(tasks) > 1 and all(task.startswith(prefix) for task in tasks) else ""
     reference_steps: set[int] = set()
     with saved_figure(path, width, height) as figure:
         panels = figure.subplots(rows, columns, squeeze=False).ravel()
@@ -191,7 +194,6 @@ def _draw_learning_curves(
             panel.remove()
         for task, panel in zip(tasks, panels, strict=False):
             mine = [curve for curve in curves if curve.env == task]
-            unit = 1000 if max(curve.env_steps[-1] for curve in mine) >= 10_000 else 1
             for curve in mine:
                 colour, steps = colours[curve.label], curve.env_steps / unit
                 dots = [e for e in episodes if e[:3] == (curve.env, curve.algorithm, curve.utility)]
@@ -208,10 +210,13 @@ def _draw_learning_curves(
                 if score is not None:
                     panel.axhline(score.mean, color=colour, linestyle="--", linewidth=0.8)
                     reference_steps.add(score.env_steps)
-            panel.set(title=task)
-            panel.set_xlabel("environment steps" + (" (thousands)" if unit == 1000 else ""))
-            if panel in panels[::columns]:
-                panel.set_ylabel("return (undiscounted)")
+            panel.set_title(task.removeprefix(prefix), fontsize=7 if columns == 4 else 8)
+        xlabel, ylabel = "environment steps" + (" (thousands)" if unit == 1000 else ""), "return (undiscounted)"
+        if len(tasks) == 1:
+            panels[0].set(xlabel=xlabel, ylabel=ylabel)
+        else:
+            figure.supxlabel(xlabel, fontsize=8)
+            figure.supylabel(ylabel, fontsize=8)
         handles = {label: _key("-", label, colour) for label, colour in colours.items()}
         for steps in sorted(reference_steps):
             handles[str(steps)] = _key("--", f"published, {steps // 1000}K steps", "0.4")
