@@ -61,7 +61,7 @@ def main(cfg: DictConfig) -> float | None:
         )
         for rule in cfg.rollout.member_rules
     ]
-    keys = [key if isinstance(key, str) else tuple(key) for key in cfg.rollout.keys]
+    keys = [key if isinstance(key, str) else tuple(key) for key in cfg.rollout.stored_keys]
     replay = make_replay_buffer(cfg.replay_capacity, batch_size=cfg.batch_size)
     capacity = cfg.rollout.horizon * members * sum(count for _, count in rollouts) * cfg.rollout.retained_rounds
     model_buffer = instantiate(cfg.model_buffer)(capacity, batch_size=cfg.batch_size, device=cfg.device)
@@ -122,11 +122,11 @@ def main(cfg: DictConfig) -> float | None:
                 continue
             if (step - 1) % cfg.retrain_every == 0:
                 with timeit("fit"):  # learn the models
-                    report = fit_world_model(world_model, replay[:], optimizer=model_optimizer, **fit)
+                    report = columns("model", fit_world_model(world_model, replay[:], optimizer=model_optimizer, **fit))
                 with timeit("rollout"):  # imagine
                     states = replay[:]["observation"]
                     for model_env, num_starts in rollouts:
-                        branched_rollout(
+                        imagined = branched_rollout(
                             model_env,
                             actor,
                             states,
@@ -136,21 +136,31 @@ def main(cfg: DictConfig) -> float | None:
                             keys=keys,
                             chunk_size=cfg.rollout.chunk_size,
                         )
+                        report |= columns(f"rollout/{model_env.member}", imagined)
             with timeit("update"):  # learn values, improve the policy
                 losses += [update(model_buffer.sample()) for _ in range(cfg.utd_ratio)]
             if step % cfg.log_every == 0:
-                train = torch.stack(losses).mean() if losses else {}
-                logger.log({f"train/{k}": v for k, v in train.items()} | report | timeit.todict(prefix="time"), step)
+                train = columns("train", torch.stack(losses).mean(0).to_dict())
+                logger.log(train | report | timeit.todict(prefix="time"), step)
+                status.update(step)
                 losses = []
                 timeit.erase()
             if step % cfg.eval_every == 0 or step == cfg.env_steps:
                 last_return = evaluation(cfg.final_episodes if step == cfg.env_steps else cfg.eval_episodes)
             if (cfg.checkpoint_every and step % cfg.checkpoint_every == 0) or step == cfg.env_steps:
                 save()
-            status.update(step)
             bar.update()
             bar.set_postfix_str(f"return {last_return:.1f}", refresh=False)
     return last_return
+
+
+def columns(prefix: str, values: dict) -> dict:
+    """Names for a table: ``values`` under a prefix, one column for each entry of a list, seconds under ``time/``."""
+    out = {}
+    for key, value in values.items():
+        name = f"time/{prefix}" if key == "seconds" else f"{prefix}/{key}"
+        out |= {f"{name}_{i}": v for i, v in enumerate(value)} if isinstance(value, list) else {name: value}
+    return out
 
 
 if __name__ == "__main__":

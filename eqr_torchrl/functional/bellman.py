@@ -55,8 +55,8 @@ def epistemic_quantile_target(
             f"reward must be of shape [*B, M, K] with the B and M of next_log_prob: got {tuple(reward.shape)} "
             f"and {tuple(next_log_prob.shape)}."
         )
-    soft_value = next_quantiles - (alpha * next_log_prob).unsqueeze(-1)
-    soft_value = soft_value.masked_fill(terminated.unsqueeze(-1), 0.0)
     # aleatoric: mean over the draws of one member and quantile; epistemic: the members' atoms side by side
-    target = reward.mean(-1, keepdim=True) + gamma * soft_value.mean(-2)  # [*B, M, N]
+    value = next_quantiles.masked_fill(terminated.unsqueeze(-1), 0.0).mean(-2)  # [*B, M, N]
+    entropy_bonus = -alpha * next_log_prob.masked_fill(terminated, 0.0).mean(-1)  # [*B, M]
+    target = gamma * value + (reward.mean(-1) + gamma * entropy_bonus).unsqueeze(-1)
     return target.flatten(-2)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -92,12 +94,28 @@ def stratified_normal(
     num_strata = shape[dim]
     if num_strata == 1:
         return torch.randn(shape, device=device, dtype=dtype, generator=generator)
-    keys = torch.rand(shape, device=device, dtype=dtype, generator=generator)
+    rest = shape[:dim] + shape[dim:][1:]
+    order = _random_permutations(rest, num_strata, device, generator).to(dtype).movedim(-1, dim)
     offset = torch.rand(shape, device=device, dtype=dtype, generator=generator)
-    rank = keys.argsort(dim=dim).to(dtype)
-    # uniform draws are multiples of 2^-24: keep them off 0 and 1, where the inverse CDF is infinite
-    uniform = ((rank + offset) / num_strata).clamp_(torch.finfo(dtype).tiny ** 0.25, 1 - torch.finfo(dtype).eps / 2)
-    return torch.special.ndtri(uniform)
+    # erfinv(2 u - 1) sqrt(2) is the inverse CDF; it is infinite at -1 and 1, which rounding could reach
+    edge = 1 - torch.finfo(dtype).eps
+    return ((order + offset) * (2 / num_strata) - 1).clamp_(-edge, edge).erfinv_() * math.sqrt(2)
+
+
+def _random_permutations(shape: torch.Size, size: int, device, generator: torch.Generator | None) -> Tensor:
+    """A uniformly random permutation of ``range(size)`` for each entry, shape ``[*shape, size]``."""
+    if size > _LARGEST_TABLE:
+        return torch.rand((*shape, size), device=device, generator=generator).argsort(-1)
+    table = _all_permutations(size, device)  # a look-up is several times cheaper than a sort
+    return table[torch.randint(len(table), shape, device=device, generator=generator)]
+
+
+_LARGEST_TABLE = 6  # 720 permutations
+
+
+@lru_cache
+def _all_permutations(size: int, device) -> Tensor:
+    return torch.tensor(list(itertools.permutations(range(size))), device=device)
 
 
 def tanh_normal(loc: Tensor, scale: Tensor, noise: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:

@@ -44,8 +44,10 @@ class _SortedQuantileHuber(torch.autograd.Function):
         centre = sorted_targets[..., sorted_targets.shape[-1] // 2, None].double()
         y, theta = sorted_targets.double() - centre, quantiles.double() - centre
         num_targets = y.shape[-1]
-        cuts = torch.cat([theta - kappa, theta, theta + kappa], -1) if kappa > 0 else theta
-        index = torch.searchsorted(y, cuts)  # number of targets strictly below each cut
+        cuts = torch.cat([quantiles - kappa, quantiles, quantiles + kappa], -1) if kappa > 0 else quantiles
+        # Number of targets strictly below each cut. A target within rounding of theta +- kappa may fall to either side:
+        # value and slope are continuous there.
+        index = torch.searchsorted(sorted_targets, cuts)
         first = torch.nn.functional.pad(y.cumsum(-1), (1, 0))
         total, sums, counts = first[..., -1:], first.gather(-1, index), index.double()
         if kappa > 0:

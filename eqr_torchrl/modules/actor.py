@@ -11,7 +11,7 @@ from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType
 from torchrl.modules import ProbabilisticActor, TanhNormal
 
-from eqr_torchrl.modules.layers import mlp
+from eqr_torchrl.modules.layers import Tanh, mlp
 
 
 class GaussianHead(nn.Module):
@@ -48,7 +48,7 @@ def make_actor(
     env: EnvBase,
     *,
     num_cells: Sequence[int] = (128, 128),
-    activation_class: Callable[[], nn.Module] = nn.Tanh,
+    activation_class: Callable[[], nn.Module] = Tanh,
     log_std_bounds: tuple[float, float] = (-20.0, 2.0),
 ) -> ProbabilisticActor:
     """Squashed Gaussian policy for an environment with a bounded action vector.

@@ -9,7 +9,7 @@ from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
-from eqr_torchrl.modules.layers import mlp
+from eqr_torchrl.modules.layers import Tanh, mlp
 
 
 class _StateActionMLP(nn.Module):
@@ -26,7 +26,7 @@ def make_critic(
     *,
     num_quantiles: int = 51,
     num_cells: Sequence[int] = (256, 256),
-    activation_class: Callable[[], nn.Module] = nn.Tanh,
+    activation_class: Callable[[], nn.Module] = Tanh,
 ) -> TensorDictModule:
     """Quantile critic for an environment with vector observations and actions.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 
 class OrthogonalLinear(nn.Linear):
@@ -24,20 +25,60 @@ class OrthogonalLinear(nn.Linear):
             nn.init.zeros_(self.bias)
 
 
+class Tanh(nn.Module):
+    r"""Hyperbolic tangent as :math:`2 \sigma(2x) - 1`, which is several times faster on CPUs and equal to within rounding.
+
+    Examples:
+        >>> Tanh()(torch.tensor([0.5]))
+        tensor([0.4621])
+    """
+
+    def forward(self, value: Tensor) -> Tensor:
+        """The hyperbolic tangent of each entry."""
+        return torch.sigmoid(2 * value) * 2 - 1
+
+
+class MLP(nn.Sequential):
+    """Layers in sequence that, without gradients and on a CPU, take large inputs in pieces that stay in its cache.
+
+    Examples:
+        >>> net = MLP(nn.Linear(3, 8), Tanh(), nn.Linear(8, 2))
+        >>> net(torch.zeros(5, 4, 3)).shape
+        torch.Size([5, 4, 2])
+    """
+
+    chunk_size = 1024  # rows; 256 float32 cells of a hidden layer then take 1 MiB
+
+    def forward(self, value: Tensor) -> Tensor:
+        """Output ``[..., out_features]`` of the last layer for inputs ``[..., in_features]``."""
+        if torch.is_grad_enabled() or value.is_cuda:
+            return super().forward(value)
+        chunks = value.reshape(-1, value.shape[-1]).split(self.chunk_size)
+        return torch.cat([self._chunk(chunk) for chunk in chunks]).view(*value.shape[:-1], -1)
+
+    def _chunk(self, value: Tensor) -> Tensor:
+        for previous, layer in zip((None, *self), self, strict=False):
+            if isinstance(layer, Tanh) and isinstance(previous, nn.Linear):  # nobody else sees what it overwrites
+                value = value.mul_(2).sigmoid_().mul_(2).sub_(1)
+            else:
+                value = layer(value)
+        return value
+
+
 def mlp(
     in_features: int,
     num_cells: Sequence[int],
     out_features: int,
     *,
-    activation_class: Callable[[], nn.Module] = nn.Tanh,
-) -> nn.Sequential:
+    activation_class: Callable[[], nn.Module] = Tanh,
+) -> MLP:
     """Multilayer perceptron of :class:`OrthogonalLinear` layers.
 
     Args:
         in_features: size of the input.
         num_cells: size of each hidden layer.
         out_features: size of the output, which has no activation.
-        activation_class: makes the activation after each hidden layer. Defaults to ``nn.Tanh``, as in the paper.
+        activation_class: makes the activation after each hidden layer. Defaults to :class:`Tanh`, as in the paper.
 
     Returns:
         A module from ``[..., in_features]`` to ``[..., out_features]``.
@@ -55,4 +96,4 @@ def mlp(
     layers: list[nn.Module] = []
     for size_in, size_out in zip(sizes[:-2], sizes[1:-1], strict=True):
         layers += [OrthogonalLinear(size_in, size_out), activation_class()]
-    return nn.Sequential(*layers, OrthogonalLinear(sizes[-2], sizes[-1]))
+    return MLP(*layers, OrthogonalLinear(sizes[-2], sizes[-1]))

@@ -39,7 +39,7 @@ class StackedCritics(nn.Module):
         for critic in self.critics:
             inputs = tensordict.select(*critic.in_keys)  # pyright: ignore[reportArgumentType]
             values.append(critic(inputs).get(self.value_key))
-        return torch.stack(values, -2)
+        return torch.stack(values, -2) if len(values) > 1 else values[0].unsqueeze(-2)
 
 
 class SoftActorCriticLoss(LossModule):

@@ -145,7 +145,7 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
         with torch.no_grad():
             action, log_prob = self._next_actions(successors, reward.shape, stratify=extra == 2)
             quantiles = self._values(self.target_qvalue_network_params, _Repeated(successors, action), action)
-            quantiles = quantiles.amin(-2)  # critics: [..., Y, C, N] -> [..., Y, N]
+            quantiles = _minimum(quantiles)  # [..., Y, C, N] -> [..., Y, N]
             if extra == 0:
                 reward, terminated = reward[..., None, None], terminated[..., None, None]
                 quantiles, log_prob = quantiles.unsqueeze(-3), log_prob.unsqueeze(-2)  # [*B, 1, Y(, N)]
@@ -184,7 +184,12 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
         return losses.sum(-1), td_error, report
 
     def _policy_value(self, quantiles: Tensor) -> Tensor:
-        return self.utility(quantiles.amin(-2))
+        return self.utility(_minimum(quantiles))
+
+
+def _minimum(quantiles: Tensor) -> Tensor:
+    """Minimum over critics, quantile by quantile: ``[..., C, N]`` to ``[..., N]``."""
+    return quantiles.amin(-2) if quantiles.shape[-2] > 1 else quantiles.squeeze(-2)
 
 
 class _Repeated:
