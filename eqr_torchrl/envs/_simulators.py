@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
-from torchrl.envs import DMControlWrapper, EnvBase, GymLikeEnv, GymWrapper
+from torchrl.envs import DMControlWrapper, EnvBase, GymLikeEnv, GymWrapper, ParallelEnv, SerialEnv, TransformedEnv
 
 from eqr_torchrl.envs._spaces import check_gym_spaces
 from eqr_torchrl.envs.transforms import VectorObservation
@@ -104,10 +104,14 @@ def open_simulator(
 
 
 def _name_of(env: EnvBase) -> str:
+    while isinstance(env, TransformedEnv):
+        if "env_name" in vars(env):  # set by make_env
+            return str(vars(env)["env_name"])
+        env = env.base_env
+    if isinstance(env, (SerialEnv, ParallelEnv)):  # asking these for an attribute would start them
+        return type(env).__name__
     name, task = getattr(env, "env_name", None), getattr(env, "task_name", None)
-    if not name:
-        return type(getattr(env, "base_env", env)).__name__
-    return f"dmc/{name}-{task}" if task else str(name)
+    return f"dmc/{name}-{task}" if name and task else str(name or type(env).__name__)
 
 
 def _import(module: str, name: str) -> Any:

@@ -91,7 +91,7 @@ def make_env(
         raise ValueError(f"max_episode_steps must be at least 1: got {max_episode_steps}.")
     base, label, open_limit = open_simulator(name, max_episode_steps, kwargs)
     check_specs(base, label)
-    env = TransformedEnv(base, NonFiniteGuard(label))
+    env = TransformedEnv(base, NonFiniteGuard(label), auto_unwrap=False)
     if not isinstance(base, VectorReader):
         env.insert_transform(0, VectorObservation(list(observation_leaves(base))))
     if action_cost:

@@ -1,0 +1,60 @@
+"""Small environments of a user, each with one peculiarity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
+
+
+class Drift(gymnasium.Env):
+    """Moves by the action; terminates beyond 5. All numbers float64, asymmetric action bounds, one array for ever."""
+
+    observation_space = Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = Box(np.array([-0.1, -0.3]), np.array([0.1, 0.7]), dtype=np.float64)
+
+    def __init__(self, start: float = 0.0) -> None:
+        self.start, self.state, self.actions = start, np.zeros(2), []
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.state[:] = self.start + 0.01 * self.np_random.standard_normal(2)
+        return self.state, {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        self.actions.append(action.copy())
+        self.state += action
+        action *= 0.0  # a rude environment: it spoils its argument
+        return self.state, float(self.state.sum()), bool(self.state[1] > 5.0), False, {}
+
+
+class Unseeded(Drift):
+    """Takes its randomness from elsewhere."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.state[:] = np.random.standard_normal(2)  # noqa: NPY002
+        return self.state, {}
+
+
+class Diverging(Drift):
+    """Its third step gives NaN."""
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        out = super().step(action)
+        return (np.full(2, np.nan), *out[1:]) if len(self.actions) % 3 == 0 else out
+
+
+class Spaces(gymnasium.Env):
+    """Never runs: only its spaces matter."""
+
+    def __init__(self, observation_space: Any = None, action_space: Any = None) -> None:
+        self.observation_space = observation_space or Box(-1.0, 1.0, (3,))
+        self.action_space = action_space or Box(-1.0, 1.0, (2,))
+
+
+def drift_terminates(next_observation: Any, action: Any) -> Any:
+    return next_observation[..., 1:2] > 5.0
