@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from eqr_torchrl.runs.checkpoint import checkpoint_path, latest_checkpoint, load_checkpoint, save_checkpoint
+from eqr_torchrl.runs.command_line import run_hydra
 from eqr_torchrl.runs.csv_table import read_csv
 from eqr_torchrl.runs.folder import RunPlan, make_run_folder, open_run
 from eqr_torchrl.runs.loggers import RunLogger
@@ -22,5 +23,6 @@ __all__ = [
     "read_csv",
     "read_status",
     "restore_state",
+    "run_hydra",
     "save_checkpoint",
 ]
