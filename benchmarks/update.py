@@ -1,0 +1,78 @@
+"""How long one whole update takes: losses, backward, optimiser, target step, at the sizes of walker-run.
+
+Candidates, timed alternately: a literal eager implementation of the paper's scheme (5 next states x 5 actions of each
+member), this package with the same scheme, and with its default sampling, eager and compiled.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from _literal import LiteralUpdate
+from _timing import parse_arguments, print_json, print_table, time_alternately
+from tensordict import TensorDict
+from torchrl.objectives import SoftUpdate
+
+from eqr_torchrl import EnsembleSuccessors, EpistemicQuantileLoss, GaussianEnsemble, ModelBasedEnv
+from eqr_torchrl.envs import never_terminates
+from eqr_torchrl.modules import make_actor, make_critic
+from eqr_torchrl.objectives import make_optimizer, make_update
+from eqr_torchrl.testing import toy_env
+
+S, A, B = 24, 6, 256
+
+
+def make_candidate(*, num_next_states: int, num_next_actions: int, sampling: str, compile: bool):
+    """One update of this package, as a function of nothing."""
+    env = toy_env(S, A)
+    model_env = ModelBasedEnv(GaussianEnsemble(S, A), env, termination_fn=never_terminates)
+    successors = EnsembleSuccessors(model_env, num_next_states=num_next_states, sampling=sampling)
+    loss = EpistemicQuantileLoss(
+        make_actor(env), make_critic(env), num_next_actions=num_next_actions, action_sampling=sampling
+    )
+    loss.make_value_estimator(gamma=0.99)
+    updater = SoftUpdate(loss, tau=0.005)
+    update = make_update(lambda batch: loss(successors(batch)), make_optimizer(loss), updater, compile=compile)
+    batch = TensorDict({"observation": torch.randn(B, S), "action": torch.rand(B, A) * 2 - 1}, [B])
+    return lambda: update(batch.copy())
+
+
+def main() -> None:
+    """Times all candidates and prints them."""
+    arguments = parse_arguments(__doc__ or "")
+    warnings.simplefilter("ignore")
+    torch.manual_seed(0)
+    literal, rows = LiteralUpdate(S, A), (torch.randn(B, S), torch.rand(B, A) * 2 - 1)
+    default = {"num_next_states": 4, "num_next_actions": 1, "sampling": "stratified"}
+    paper = {"num_next_states": 5, "num_next_actions": 5, "sampling": "iid"}
+    seconds = time_alternately(
+        {
+            "literal, 5 x 5": lambda: literal(*rows),
+            "5 x 5": make_candidate(**paper, compile=False),
+            "5 x 5, compiled": make_candidate(**paper, compile=True),
+            "8 stratified": make_candidate(**default | {"num_next_states": 8}, compile=False),
+            "4 stratified (default)": make_candidate(**default, compile=False),
+            "4 stratified, compiled": make_candidate(**default, compile=True),
+        },
+        arguments.rounds,
+    )
+    baseline = seconds["literal, 5 x 5"]
+    print_table(
+        [(name, f"{1e3 * value:.1f}", f"{baseline / value:.2f}") for name, value in seconds.items()],
+        ("update", "ms", "times faster"),
+    )
+    if arguments.json:
+        print_json(
+            {
+                "baseline_ms": 1e3 * baseline,
+                "update_ms": 1e3 * min(seconds["4 stratified (default)"], seconds["4 stratified, compiled"]),
+                "update_paper_ms": 1e3 * min(seconds["5 x 5"], seconds["5 x 5, compiled"]),
+                "update_eager_ms": 1e3 * seconds["4 stratified (default)"],
+                "update_paper_eager_ms": 1e3 * seconds["5 x 5"],
+            }
+        )
+
+
+if __name__ == "__main__":
+    main()
