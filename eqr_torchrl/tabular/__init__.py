@@ -16,7 +16,7 @@ from .nroom import nroom_cells, nroom_mdp, nroom_prior
 from .posterior import ConjugatePosterior, EmpiricalPosterior, MDPPosterior
 from .psrl import PSRLResult, psrl
 from .rewards import NormalGammaPosterior, NormalPosterior, RewardPosterior
-from .solve import action_values, policy_iteration, policy_values, process_values
+from .solve import action_values, policy_iteration, policy_values, process_values, sample_values
 from .statistics import TransitionStatistics, count_transitions
 from .toy import TOY_POSTERIORS, sample_toy_parameter, toy_mdp
 from .unroll import UnrolledMDP, unroll, unrolled_values
@@ -51,6 +51,7 @@ __all__ = [
     "process_values",
     "psrl",
     "sample_toy_parameter",
+    "sample_values",
     "toy_mdp",
     "unroll",
     "unrolled_values",

@@ -113,6 +113,7 @@ def value_distribution_samples(
     *,
     num_iterations: int,
     coupling: Literal["joint", "comonotone"] = "joint",
+    initial_values: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     r"""Samples of :math:`(T^\pi)^H \delta_0`: the operator applied ``H`` times, without any projection.
@@ -128,6 +129,7 @@ def value_distribution_samples(
         num_iterations: ``H``, how often the operator is applied.
         coupling: how the values of two next states belong together: as they were computed (``"joint"``), or by
             rank (``"comonotone"``), which is the assumption of epistemic quantile regression.
+        initial_values: samples to start from, in units of return, shape ``[Q, *B, S]``. Defaults to zero.
         generator: random generator for the pairing.
 
     Returns:
@@ -148,7 +150,7 @@ def value_distribution_samples(
         raise ValueError(f"num_iterations must not be negative, got {num_iterations}.")
     if not processes.batch_shape:
         raise ValueError("processes must be a batch of shape [Q, *B]: got a single process.")
-    values = torch.zeros_like(processes.rewards)
+    values = torch.zeros_like(processes.rewards) if initial_values is None else initial_values
     for _ in range(num_iterations):
         pairing = torch.randperm(len(values), generator=generator, device=values.device)
         bootstrap = values.sort(dim=0).values[pairing] if coupling == "comonotone" else values[pairing]

@@ -46,7 +46,9 @@ class MDPEnv(EnvBase):
         self._generator = torch.Generator(device=mdp.rewards.device)
         self._generator.manual_seed(int(torch.randint(2**62, ())))
         # flat tables, [B * S * A, ...], where an element of the batch starts at its offset
-        self._transitions, self._rewards = mdp.transitions.flatten(0, -2), mdp.rewards.flatten().float()
+        cumulative = mdp.transitions.cumsum(-1)
+        self._cumulative = (cumulative / cumulative[..., -1:]).flatten(0, -2)
+        self._rewards, self._terminal = mdp.rewards.flatten().float(), mdp.terminal
         count = math.prod(mdp.batch_shape)
         self._offset = torch.arange(count, device=self.device).reshape(mdp.batch_shape) * mdp.rewards[0].numel()
         if not mdp.batch_shape:
@@ -65,12 +67,13 @@ class MDPEnv(EnvBase):
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         state, action = tensordict["observation"], tensordict["action"]
         pair = (self._offset + state * self.mdp.num_actions + action).flatten()
-        successor = torch.multinomial(self._transitions[pair], 1, generator=self._generator)
-        output = self._output(successor.reshape(self.batch_size))
+        cumulative = self._cumulative[pair]
+        level = torch.rand((len(pair), 1), generator=self._generator, dtype=cumulative.dtype, device=cumulative.device)
+        output = self._output((cumulative <= level).sum(-1).reshape(self.batch_size))
         return output.set("reward", self._rewards[pair].reshape(*self.batch_size, 1))
 
     def _output(self, state: Tensor) -> TensorDictBase:
-        ended = self.mdp.terminal[state].unsqueeze(-1)
+        ended = self._terminal[state].unsqueeze(-1)
         return TensorDict(
             {"observation": state, "done": ended, "terminated": ended.clone()}, self.batch_size, device=self.device
         )

@@ -128,6 +128,12 @@ def epistemic_quantile_regression(
     if initial_quantiles is None:
         quantiles = torch.rand(shape, generator=generator, **options).sort(-1).values
     else:
+        if initial_quantiles.dim() > len(shape) or any(
+            n not in (1, m) for n, m in zip(reversed(initial_quantiles.shape), reversed(shape), strict=False)
+        ):
+            raise ValueError(
+                f"initial_quantiles must broadcast to shape {shape}, got {tuple(initial_quantiles.shape)}."
+            )
         quantiles = initial_quantiles.to(**options).expand(shape).clone()
     quantiles[..., terminal, :] = 0.0
     decay = (final_step_size / step_size) ** (1 / max(num_iterations - 1, 1))

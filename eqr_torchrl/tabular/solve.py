@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from .mdp import MDP, MarkovRewardProcess
+from .posterior import MDPPosterior
 
+_SAMPLE_BYTES = 8e6  # transition matrices solved in one go
 _TIE_TOLERANCE = 1e-10  # action values closer than this, relative to the largest one, count as equal
 
 
@@ -31,6 +33,42 @@ def process_values(process: MarkovRewardProcess) -> Tensor:
     transitions = process.transitions
     identity = torch.eye(process.num_states, dtype=transitions.dtype, device=transitions.device)
     return torch.linalg.solve(identity - process.gamma * transitions, process.rewards)
+
+
+def sample_values(
+    posterior: MDPPosterior,
+    policy: Tensor,
+    num_samples: int,
+    *,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    r"""Draws from the posterior over values of ``policy``, exact: each solves an MDP drawn from ``posterior``.
+
+    The pushforward :math:`v^\pi_\# \Phi`, Definition 2 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_.
+
+    Args:
+        posterior: posteriors over MDPs of batch shape ``[*B]``.
+        policy: actions ``[S]`` or ``[*B, S]``, or probabilities ``[S, A]`` or ``[*B, S, A]``.
+        num_samples: number of draws, ``Q``.
+        generator: random generator on the device of the posterior.
+
+    Returns:
+        Values, in units of return, shape ``[Q, *B, S]``.
+
+    Raises:
+        ValueError: if ``num_samples`` is not positive or ``policy`` does not fit.
+
+    Examples:
+        >>> from eqr_torchrl.tabular import nroom_prior
+        >>> sample_values(nroom_prior(), torch.zeros(78, dtype=torch.long), 20).shape
+        torch.Size([20, 78])
+    """
+    if num_samples < 1:
+        raise ValueError(f"num_samples must be positive, got {num_samples}.")
+    size = 8 * posterior.batch_shape.numel() * posterior.num_states**2
+    chunk = max(1, int(_SAMPLE_BYTES / size))
+    counts = [min(chunk, num_samples - start) for start in range(0, num_samples, chunk)]
+    return torch.cat([process_values(posterior.sample_process(policy, (n,), generator=generator)) for n in counts])
 
 
 def policy_values(mdp: MDP, policy: Tensor) -> Tensor:
