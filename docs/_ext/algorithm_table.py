@@ -1,0 +1,52 @@
+"""Directive ``algorithm-table``: what each file of ``configs/algorithm`` picks, read from the composed configs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+COLUMNS = ("`algorithm=`", "critic", "rollouts into the model buffer", "successors", "loss", "utility")
+
+
+def algorithm_rows() -> list[tuple[str, ...]]:
+    """One row of the table for each algorithm file."""
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+
+    rows = []
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        for path in sorted((CONFIGS / "algorithm").glob("*.yaml")):
+            cfg = OmegaConf.to_container(compose("eqr_sac", [f"algorithm={path.stem}"]), resolve=False)
+            critics, quantiles = cfg["loss"].get("num_qvalue_nets", 1), cfg["critic"].get("num_quantiles", 1)
+            critic = f"{critics} x " + (f"{quantiles} quantiles" if quantiles > 1 else "scalar")
+            rules = ", ".join(
+                f"{rule['member']} member" + (", starts shared" if rule.get("split_starts") else ", starts for each")
+                for rule in cfg["rollout"]["member_rules"]
+            )
+            drawn = cfg["successors"].get("num_next_states")
+            successors = f"{drawn} of each member, {cfg['successors']['sampling']}" if drawn else "as stored"
+            utility = (cfg["loss"].get("utility") or {}).get("_target_", "").split(".")[-1] or "none"
+            rows.append((f"`{path.stem}`", critic, rules, successors, f"`{cfg['loss']['_target_'].split('.')[-1]}`", utility))
+    return rows
+
+
+class AlgorithmTable(SphinxDirective):
+    """``algorithm-table``, without arguments."""
+
+    def run(self) -> list[nodes.Node]:
+        for path in CONFIGS.rglob("*.yaml"):
+            self.env.note_dependency(str(path))
+        lines = [".. list-table::", "   :header-rows: 1", "   :class: wide", ""]
+        for row in (COLUMNS, *algorithm_rows()):
+            cells = [cell.replace("`", "``") for cell in row]
+            lines += [f"   * - {cells[0]}", *(f"     - {cell}" for cell in cells[1:])]
+        return self.parse_text_to_nodes("\n".join(lines))
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.add_directive("algorithm-table", AlgorithmTable)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
