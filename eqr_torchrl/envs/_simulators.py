@@ -54,6 +54,24 @@ class _Gymnasium(VectorReader, GymWrapper):
         super()._make_specs(env, *args)
         self._action_dtype = env.action_space.dtype
 
+    def _set_seed(self, seed: int | None) -> None:
+        self.reset(seed=seed)
+
+    def _reset_output_transform(self, reset_data: Any) -> tuple[Any, Any]:
+        if not isinstance(reset_data, tuple) or len(reset_data) != 2:
+            raise RuntimeError(f"reset must return (observation, info), as in Gymnasium: got {_shape(reset_data)}.")
+        return reset_data
+
+    def _output_transform(self, step_outputs_tuple: Any) -> tuple[Any, ...]:
+        if not isinstance(step_outputs_tuple, tuple) or len(step_outputs_tuple) != 5:
+            raise RuntimeError(
+                "step must return (observation, reward, terminated, truncated, info), as in Gymnasium: got "
+                f"{_shape(step_outputs_tuple)}."
+            )
+        observation, reward, terminated, truncated, info = step_outputs_tuple
+        terminated, truncated = bool(terminated), bool(truncated)
+        return observation, reward, terminated, truncated, terminated or truncated, info
+
 
 class _DMControl(VectorReader, DMControlWrapper):
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -101,6 +119,10 @@ def open_simulator(
             raise ValueError(f"a callable must return an environment: {env} returned {built}.")
         return open_simulator(built, max_episode_steps, {})
     raise ValueError(f"name must be a name, a gymnasium.Env, a TorchRL environment, or return one: got {env!r}.")
+
+
+def _shape(value: Any) -> str:
+    return f"{len(value)} values" if isinstance(value, tuple) else f"one {type(value).__name__}"
 
 
 def _name_of(env: EnvBase) -> str:

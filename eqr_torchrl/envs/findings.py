@@ -217,4 +217,4 @@ def _some(indices: list[int]) -> str:
 def _one_line(error: BaseException) -> str:
     lines: Iterator[str] = (line.strip() for line in str(error).splitlines())
     text = next((line for line in lines if line), "")
-    return text if isinstance(error, (ValueError, ImportError)) else f"{type(error).__name__}: {text}"
+    return text if isinstance(error, (ValueError, RuntimeError, ImportError)) else f"{type(error).__name__}: {text}"

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from gym_toys import Diverging, Drift, Spaces, Unseeded, drift_terminates
+from gymnasium.spaces import Box, Discrete
+
+from eqr_torchrl.envs import check_env, make_env, never_terminates
+from eqr_torchrl.envs.check import main
+
+
+def by_topic(*args, **kwargs):
+    findings = check_env(*args, **kwargs)
+    assert all("\n" not in str(finding) for finding in findings)
+    return {finding.topic: finding for finding in findings}
+
+
+def levels(findings):
+    return {topic: finding.level for topic, finding in findings.items()}
+
+
+GOOD = dict.fromkeys(["observation", "action", "reward", "termination", "episode", "seed"], "ok")
+
+
+def test_fitting_environments_have_one_ok_per_topic():
+    assert levels(by_topic("dmc/cheetah-run")) == GOOD
+    assert levels(by_topic("Hopper-v5", num_steps=300)) == GOOD
+    drift = by_topic(Drift, drift_terminates, 300, max_episode_steps=50)
+    assert levels(drift) == GOOD
+    assert drift["action"].message == "2 entries, from [-0.1, -0.3] to [0.1, 0.7]."
+    assert by_topic(make_env("Pendulum-v1"), num_steps=200)["episode"].message.startswith("1 episode ended within 200")
+
+
+def test_unknown_rule_is_an_error_that_says_what_to_pass():
+    finding = by_topic(Drift, num_steps=100)["termination"]
+    assert finding.level == "error"
+    assert "of 100 steps terminated" in finding.message
+    assert "pass your own termination_fn" in finding.message
+
+
+def test_environment_that_terminates_against_never_terminates():
+    finding = by_topic(Drift, never_terminates, 300)["termination"]
+    assert finding.level == "error"
+    assert "pass the rule of this environment" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (lambda observation, action: observation[..., 1] > 5.0, "must return bool of shape (200, 1)"),
+        (lambda observation, action: (observation[..., 1:2] > 5.0).float(), "got torch.float32"),
+        (lambda observation, action: observation[..., 1:2] > 1.0, "false alarms"),
+        (lambda observation, action: observation[..., 1:2] > 50.0, "mend it"),
+    ],
+)
+def test_wrong_rule_is_an_error(rule, message):
+    finding = by_topic(Drift, rule, 200)["termination"]
+    assert finding.level == "error"
+    assert message in finding.message
+
+
+def test_rule_that_was_never_put_to_the_test_is_a_warning():
+    finding = by_topic("MountainCarContinuous-v0", num_steps=50)["termination"]
+    assert finding.level == "warning"
+    assert "raise num_steps" in finding.message
+
+
+class Odd(Drift):
+    """Large rewards, one entry that never changes, no end, wide actions."""
+
+    action_space = Box(-1e6, 1e6, (2,), np.float64)
+
+    def __init__(self, reward: float) -> None:
+        super().__init__()
+        self.reward = reward
+
+    def reset(self, **kwargs):
+        super().reset(**kwargs)
+        self.state[0] = 0.0
+        return self.state, {}
+
+    def step(self, action):
+        action *= np.array([0.0, 1e-7])
+        self.state[:] += action
+        return self.state, self.reward * self.state[1], False, False, {}
+
+
+def test_oddities_are_warnings_with_advice():
+    large = by_topic(Odd, never_terminates, 50, reward=1e6)
+    assert levels(large) == dict(GOOD, observation="warning", action="warning", reward="warning", episode="warning")
+    assert "entries [0] never change" in large["observation"].message
+    assert "pass reward_scale=" in large["reward"].message
+    assert "rescale the actions" in large["action"].message
+    assert "pass max_episode_steps" in large["episode"].message
+    assert "small: pass reward_scale=" in by_topic(Odd, never_terminates, 50, reward=1e-4)["reward"].message
+    assert "the same in every step" in by_topic(Odd, never_terminates, 50, reward=0.0)["reward"].message
+
+
+class Old(Drift):
+    """Follows the API of former times in one of its methods."""
+
+    def __init__(self, old: str) -> None:
+        super().__init__()
+        self.old = old
+        if old == "seed":
+            self.reset = lambda: self.state
+
+    def reset(self, **kwargs):
+        out = super().reset(**kwargs)
+        return out[0] if self.old == "reset" else out
+
+    def step(self, action):
+        out = super().step(action)
+        return out[:4] if self.old == "step" else out
+
+
+def test_environment_that_ignores_its_seed():
+    finding = by_topic(Unseeded, drift_terminates, 50)["seed"]
+    assert finding.level == "warning"
+    assert "self.np_random" in finding.message
+
+
+def test_diverging_environment():
+    findings = check_env(Diverging, drift_terminates, 50)
+    assert "non-finite" in findings[0].message
+    assert findings[0].level == "error"
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (Spaces(action_space=Discrete(3)), "discrete actions are not supported"),
+        (Spaces(), "reset must return (observation, info), as in Gymnasium: got one NoneType."),
+        (Old("reset"), "reset must return (observation, info), as in Gymnasium: got one ndarray."),
+        (Old("step"), "step must return (observation, reward, terminated, truncated, info)"),
+        (Old("seed"), "unexpected keyword argument 'seed'"),
+        ("Pendulum-v0", "did you mean"),
+    ],
+)
+def test_unusable_environment_is_one_error(env, message):
+    (finding,) = check_env(env)
+    assert (finding.level, finding.topic) == ("error", "environment")
+    assert message in finding.message
+
+
+def test_check_leaves_the_global_generator_alone():
+    state = torch.get_rng_state()
+    check_env("Pendulum-v1", num_steps=10)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_num_steps_must_be_positive():
+    with pytest.raises(ValueError, match="num_steps must be at least 1"):
+        check_env("Pendulum-v1", num_steps=0)
+
+
+def test_command_prints_findings_and_returns_a_status(capsys):
+    assert main(["gym_toys:Drift", "--steps", "100", "--max-episode-steps", "20", "--reward-scale", "0.5"]) == 1
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 6
+    assert printed[3].startswith("error   termination")
+    assert main(["Pendulum-v1", "--steps", "200", "--never-terminates"]) == 0
+
+
+def test_module_runs_as_a_command_without_warnings():
+    command = [sys.executable, "-W", "error", "-m", "eqr_torchrl.envs.check", "Pendulum-v1", "--steps", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith("--steps must be at least 1: got 0.")
