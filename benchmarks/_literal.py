@@ -96,4 +96,3 @@ class LiteralUpdate(nn.Module):
         self.optimizers[index].zero_grad()
         loss.backward()
         self.optimizers[index].step()
-

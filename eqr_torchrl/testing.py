@@ -57,7 +57,9 @@ class ToyEnv(EnvBase):
         state, action = tensordict["observation"], tensordict["action"]
         noise = self.noise * torch.randn(state.shape, generator=self._generator)
         reward = -state.square().sum(-1, keepdim=True)
-        return TensorDict({"observation": 0.9 * state + action @ self.push + noise, "reward": reward, **self._flags()}, [])
+        return TensorDict(
+            {"observation": 0.9 * state + action @ self.push + noise, "reward": reward, **self._flags()}, []
+        )
 
     def _set_seed(self, seed: int | None) -> None:
         self._generator.manual_seed(0 if seed is None else seed)

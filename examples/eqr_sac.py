@@ -7,20 +7,24 @@ python examples/eqr_sac.py utility=optimistic algorithm=qr_mbpo     # another at
 
 from __future__ import annotations
 
+import time
 import warnings
 from pathlib import Path
 
 import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
-from torchrl import timeit
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torchrl import timeit, torchrl_logger
 from torchrl.collectors import Collector
+from torchrl.envs import EnvBase
 from torchrl.objectives import SoftUpdate
 from tqdm import tqdm
 
-from eqr_torchrl.data import branched_rollout, make_replay_buffer, model_buffer_bytes
+from eqr_torchrl.data import TRANSITION_KEYS, announce_buffer, branched_rollout, make_replay_buffer, model_buffer_bytes
 from eqr_torchrl.envs import ModelBasedEnv, ResumableEpisode, termination_for
-from eqr_torchrl.evaluation import evaluate
+from eqr_torchrl.evaluation import evaluate, plot_learning_curve, plot_value_distribution, value_quantiles
 from eqr_torchrl.objectives import make_optimizer, make_update
 from eqr_torchrl.runs import (
     RunLogger,
@@ -36,6 +40,7 @@ from eqr_torchrl.runs import (
 from eqr_torchrl.world_models import fit_world_model
 
 warnings.filterwarnings("ignore", category=DeprecationWarning, module="torchrl")
+torchrl_logger.setLevel("WARNING")
 
 
 def main(cfg: DictConfig) -> float | None:
@@ -64,6 +69,9 @@ def main(cfg: DictConfig) -> float | None:
     keys = [key if isinstance(key, str) else tuple(key) for key in cfg.rollout.stored_keys]
     replay = make_replay_buffer(cfg.replay_capacity, batch_size=cfg.batch_size)
     capacity = cfg.rollout.horizon * members * sum(count for _, count in rollouts) * cfg.rollout.retained_rounds
+    transition = env.fake_tensordict().select(*(key for key in keys if key != "member"))
+    num_bytes = model_buffer_bytes(capacity, transition, dtype=cfg.model_buffer.dtype)
+    print(announce_buffer(f"D_model ({capacity:,} transitions)", num_bytes, device=cfg.device))
     model_buffer = instantiate(cfg.model_buffer)(capacity, batch_size=cfg.batch_size, device=cfg.device)
     successors = instantiate(cfg.successors)(rollouts[0][0])  # EQR: K next states from each member
     loss = instantiate(cfg.loss)(actor_network=actor, qvalue_network=critics)
@@ -85,7 +93,7 @@ def main(cfg: DictConfig) -> float | None:
     step, saved, report, losses = -cfg.warmup_steps, None, {}, []  # steps count from the end of the warm-up
     if checkpoint is not None:
         saved = load_checkpoint(checkpoint, fingerprint=fingerprint)
-        step, report = saved["step"], saved["report"]
+        step, report, losses = saved["step"], saved["report"], [TensorDict(entry) for entry in saved["losses"]]
         episode.restore(saved["episode"])
     collector = Collector(env, actor, frames_per_batch=1, total_frames=-1, auto_register_policy_transforms=False)
     transitions = iter(collector)
@@ -93,7 +101,8 @@ def main(cfg: DictConfig) -> float | None:
         restore_state(saved["parts"], **parts)
 
     def save() -> Path:
-        state = {"step": step, "report": report, "episode": episode.episode_state(), "parts": capture_state(**parts)}
+        state = {"step": step, "report": report, "losses": [entry.to_dict() for entry in losses]}
+        state |= {"episode": episode.episode_state(), "parts": capture_state(**parts)}
         path = checkpoint_path(folder, max(step, 0))
         return save_checkpoint(path, state, fingerprint=fingerprint, keep_last=cfg.keep_checkpoints)
 
@@ -105,17 +114,14 @@ def main(cfg: DictConfig) -> float | None:
 
     # The loop
     bar = tqdm(total=cfg.env_steps, initial=max(step, 0), disable=not cfg.progress, unit="step", dynamic_ncols=True)
-    last_return = float("nan")
+    last_return, begin = float("nan"), time.perf_counter()
     with RunStatus(folder, env_steps=max(step, 0)) as status, logger, bar:
         while step < cfg.env_steps:
             with timeit("collect"):  # act
                 try:
-                    transition = next(transitions).exclude("collector")
-                    if not torch.isfinite(transition["next", "observation"]).all():
-                        raise RuntimeError("an observation is not finite")
+                    replay.extend(next(transitions).select(*TRANSITION_KEYS))
                 except Exception as error:
                     raise RuntimeError(f"{env.env_name} failed at env step {step}: {error} (saved {save()})") from error
-                replay.extend(transition)
             step += 1
             if step <= 0:
                 bar.set_description(f"warm-up {step + cfg.warmup_steps}/{cfg.warmup_steps}")
@@ -151,7 +157,19 @@ def main(cfg: DictConfig) -> float | None:
                 save()
             bar.update()
             bar.set_postfix_str(f"return {last_return:.1f}", refresh=False)
+    draw(folder, eval_env, actor, critics[0])
+    print(f"{folder}: return {last_return:.1f} after {step} env steps, {time.perf_counter() - begin:.0f} s")
     return last_return
+
+
+def draw(folder: Path, env: EnvBase, actor: TensorDictModule, critic: TensorDictModule) -> None:
+    """The run's learning curve, and the value posterior at three initial states."""
+    plot_learning_curve(folder, folder / "figures" / "learning_curve.png")
+    states = torch.stack([env.reset()["observation"] for _ in range(3)])
+    quantiles = value_quantiles(critic, actor, states)
+    if quantiles.shape[-1] > 1:
+        labels = [f"initial state {i + 1}" for i in range(3)]
+        plot_value_distribution(quantiles, labels, folder / "figures" / "value_distribution.png")
 
 
 def columns(prefix: str, values: dict) -> dict:

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from eqr_torchrl.data.buffers import make_model_buffer, make_replay_buffer, model_buffer_bytes
-from eqr_torchrl.data.rollouts import branched_rollout
+from eqr_torchrl.data.buffers import announce_buffer, make_model_buffer, make_replay_buffer, model_buffer_bytes
+from eqr_torchrl.data.rollouts import TRANSITION_KEYS, branched_rollout
 from eqr_torchrl.data.successors import EnsembleSuccessors
 
-__all__ = ["EnsembleSuccessors", "branched_rollout", "make_model_buffer", "make_replay_buffer", "model_buffer_bytes"]
+__all__ = [
+    "TRANSITION_KEYS",
+    "EnsembleSuccessors",
+    "announce_buffer",
+    "branched_rollout",
+    "make_model_buffer",
+    "make_replay_buffer",
+    "model_buffer_bytes",
+]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 from tensordict import TensorDictBase
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
@@ -35,7 +37,7 @@ def make_replay_buffer(capacity: int = 100_000, *, batch_size: int = 256, device
 
 
 def make_model_buffer(
-    capacity: int, *, batch_size: int = 256, dtype: torch.dtype | None = None, device=None
+    capacity: int, *, batch_size: int = 256, dtype: torch.dtype | str | None = None, device=None
 ) -> TensorDictReplayBuffer:
     """First-in, first-out buffer of imagined transitions.
 
@@ -46,7 +48,7 @@ def make_model_buffer(
         capacity: number of transitions kept.
         batch_size: size of a sampled batch, ``B``.
         dtype: floating type in which the transitions are stored, for less memory (``torch.float16`` or
-            ``torch.bfloat16``); batches come back in float32. Defaults to float32.
+            ``torch.bfloat16``, or their names); batches come back in float32. Defaults to float32.
         device: device of the storage. Defaults to the CPU.
 
     Returns:
@@ -61,21 +63,27 @@ def make_model_buffer(
         >>> buffer.sample()["observation"].dtype
         torch.float32
     """
-    if dtype is not None and not dtype.is_floating_point:
-        raise ValueError(f"dtype must be a floating type, got {dtype}.")
+    dtype = _floating_type(dtype)
     buffer = make_replay_buffer(capacity, batch_size=batch_size, device=device)
-    if dtype not in (None, torch.float32):
+    if dtype != torch.float32:
         buffer.append_transform(_StoredAs(dtype))
     return buffer
 
 
-def model_buffer_bytes(capacity: int, transition: TensorDictBase, *, dtype: torch.dtype | None = None) -> int:
+def _floating_type(dtype: torch.dtype | str | None) -> torch.dtype:
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype or torch.float32
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise ValueError(f"dtype must be a floating type such as float16, got {dtype}.")
+    return found
+
+
+def model_buffer_bytes(capacity: int, transition: TensorDictBase, *, dtype: torch.dtype | str | None = None) -> int:
     """Bytes that ``capacity`` transitions take.
 
     Args:
         capacity: number of transitions kept.
         transition: one transition with the stored keys, batch size ``[]``.
-        dtype: floating type of the storage. Defaults to that of ``transition``.
+        dtype: floating type of the storage, or its name. Defaults to float32.
 
     Returns:
         Number of bytes.
@@ -84,11 +92,42 @@ def model_buffer_bytes(capacity: int, transition: TensorDictBase, *, dtype: torc
         >>> model_buffer_bytes(1000, toy_batch(B=1)[0].select("observation", "action"))  # 4 bytes x (3 + 1)
         16000
     """
-    size = 0
+    size, itemsize = 0, _floating_type(dtype).itemsize
     for value in transition.flatten_keys().values():
-        itemsize = dtype.itemsize if dtype is not None and value.is_floating_point() else value.element_size()
-        size += value.numel() * itemsize
+        size += value.numel() * (itemsize if value.is_floating_point() else value.element_size())
     return capacity * size
+
+
+def announce_buffer(name: str, num_bytes: int, *, device=None) -> str:
+    """Says how much memory a buffer will take, and refuses what the machine does not have, before it is taken.
+
+    Args:
+        name: what the buffer is called.
+        num_bytes: its size when full.
+        device: where it lies. Defaults to the CPU.
+
+    Returns:
+        One line with the size in GiB.
+
+    Raises:
+        ValueError: if the device's memory is smaller.
+
+    Examples:
+        >>> announce_buffer("D_model", 3 * 2**30)
+        'D_model takes up to 3.00 GiB on cpu.'
+    """
+    device = torch.device(device or "cpu")
+    if device.type == "cuda":
+        total = torch.cuda.get_device_properties(device).total_memory
+    else:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    size = f"{num_bytes / 2**30:.2f} GiB on {device}"
+    if num_bytes > total:
+        raise ValueError(
+            f"{name} must fit into memory: it takes {size}, which has {total / 2**30:.2f} GiB; lower the capacity "
+            "(rollouts, horizon, retained rounds) or store it as float16."
+        )
+    return f"{name} takes up to {size}."
 
 
 class _StoredAs(Transform):

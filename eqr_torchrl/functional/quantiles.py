@@ -175,7 +175,9 @@ def wasserstein_distance(quantiles: Tensor, other: Tensor, *, p: float = 1.0) ->
         tensor(2.)
     """
     if quantiles.shape[-1] != other.shape[-1]:
-        raise ValueError(f"other must have as many atoms as quantiles: got {other.shape[-1]} and {quantiles.shape[-1]}.")
+        raise ValueError(
+            f"other must have as many atoms as quantiles: got {other.shape[-1]} and {quantiles.shape[-1]}."
+        )
     if p < 1:
         raise ValueError(f"p must be at least 1, got {p}.")
     gap = (quantiles.sort(dim=-1).values - other.sort(dim=-1).values).abs()

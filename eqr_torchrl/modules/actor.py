@@ -80,9 +80,7 @@ def make_actor(
         env.observation_spec["observation"].shape[-1], num_cells, 2 * num_actions, activation_class=activation_class
     )
     return ProbabilisticActor(
-        TensorDictModule(
-            GaussianHead(network, log_std_bounds), in_keys=["observation"], out_keys=["loc", "scale"]
-        ),
+        TensorDictModule(GaussianHead(network, log_std_bounds), in_keys=["observation"], out_keys=["loc", "scale"]),
         in_keys=["loc", "scale"],
         spec=spec,
         distribution_class=TanhNormal,
