@@ -1,12 +1,13 @@
 """The paper's update, written down literally in plain eager torch: the yardstick of these benchmarks.
 
-Five next states and five actions at each for every member, a loop over separate member networks, one tiled row for every
-pair, the pairwise quantile-Huber table, and separate optimiser steps of critic, policy and temperature.
+Five next states and five actions at each for every member, a loop over separate member networks, one tiled row for
+every pair, the pairwise quantile-Huber table, and separate optimiser steps of critic, policy and temperature.
 """
 
 from __future__ import annotations
 
 import copy
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 def network(sizes: list[int], activation: type[nn.Module]) -> nn.Sequential:
     """A plain MLP."""
     layers: list[nn.Module] = []
-    for size_in, size_out in zip(sizes[:-1], sizes[1:], strict=True):
+    for size_in, size_out in pairwise(sizes):
         layers += [nn.Linear(size_in, size_out), activation()]
     return nn.Sequential(*layers[:-1])
 

@@ -17,8 +17,8 @@ class EnsembleSuccessors(Transform):
     r"""Replaces a batch's ``"next"`` by ``K`` draws from each of the ``M`` members of a world model.
 
     A batch of size ``[B]`` gets a ``"next"`` of batch size ``[B, M, K]``, which
-    :class:`~eqr_torchrl.objectives.EpistemicQuantileLoss` averages over ``K`` and pools over ``M``. Only ``observation``
-    and ``action`` are read. It is a TorchRL transform: call it, or append it to a replay buffer.
+    :class:`~eqr_torchrl.objectives.EpistemicQuantileLoss` averages over ``K`` and pools over ``M``. Only
+    ``observation`` and ``action`` are read. It is a TorchRL transform: call it, or append it to a replay buffer.
 
     The paper draws ``K = 5`` independent next states and five actions at each. Stratified draws (``"stratified"``, a
     Latin hypercube over ``K`` in every noise dimension) give unbiased averages of less variance for fewer draws.

@@ -58,7 +58,9 @@ def held_out_errors(world_model: WorldModel, data: TensorDictBase, *, chunk_size
     if not torch.isfinite(target).all():
         raise ValueError(f"data must be finite: got {int((~torch.isfinite(target)).sum())} entries that are not.")
 
-    loc, scale = predict(world_model, data["observation"], data["action"], chunk_size=chunk_size)  # [M, n, D]
+    loc, scale = member_predictions(
+        world_model, data["observation"], data["action"], chunk_size=chunk_size
+    )  # [M, n, D]
     target = target.to(loc)
     squared = (loc - target).square()
     mse = squared.mean(1)
@@ -94,7 +96,7 @@ def variance_parts(world_model: WorldModel, observation: Tensor, action: Tensor)
         >>> variance_parts(model, torch.zeros(7, 3), torch.zeros(7, 1)).epistemic.shape
         torch.Size([7, 4])
     """
-    loc, scale = predict(world_model, observation, action)
+    loc, scale = member_predictions(world_model, observation, action)
     return VarianceParts(loc.var(0, correction=0), scale.square().mean(0))
 
 
@@ -200,7 +202,7 @@ def trajectory_windows(trajectory: TensorDictBase, length: int) -> TensorDictBas
 
 
 @torch.no_grad()
-def predict(
+def member_predictions(
     world_model: WorldModel, observation: Tensor, action: Tensor, *, chunk_size: int = 4096
 ) -> tuple[Tensor, Tensor]:
     """Predictions of every member for the same states and actions, in eval mode and without gradients.
@@ -216,7 +218,8 @@ def predict(
 
     Examples:
         >>> from eqr_torchrl.world_models import GaussianEnsemble
-        >>> loc, scale = predict(GaussianEnsemble(3, 1, num_cells=(8,)), torch.zeros(7, 3), torch.zeros(7, 1))
+        >>> model = GaussianEnsemble(3, 1, num_members=5, num_cells=(8,))
+        >>> loc, scale = member_predictions(model, torch.zeros(7, 3), torch.zeros(7, 1))
         >>> loc.shape
         torch.Size([5, 7, 4])
     """

@@ -34,10 +34,12 @@ class StackedCritics(nn.Module):
     def in_keys(self) -> list[NestedKey]:
         return list(dict.fromkeys(key for critic in self.critics for key in critic.in_keys))  # pyright: ignore
 
-    def forward(self, tensordict: TensorDictBase) -> Tensor:
+    def forward(self, tensordict: TensorDictBase, *, own_rows: bool = False) -> Tensor:
+        """Values ``[*B, C, N]``: of all critics on the same rows ``[*B]``, or of each on its own of ``[*B, C]``."""
         values = []
-        for critic in self.critics:
-            inputs = tensordict.select(*critic.in_keys)  # pyright: ignore[reportArgumentType]
+        for i, critic in enumerate(self.critics):
+            rows = tensordict[..., i] if own_rows else tensordict
+            inputs = rows.select(*critic.in_keys)  # pyright: ignore[reportArgumentType]
             values.append(critic(inputs).get(self.value_key))
         return torch.stack(values, -2) if len(values) > 1 else values[0].unsqueeze(-2)
 
@@ -136,6 +138,14 @@ class SoftActorCriticLoss(LossModule):
     def _policy_value(self, quantiles: Tensor) -> Tensor:
         """What the policy ascends, ``[*B]``, of the critics' values ``[*B, C, N]``."""
 
+    @abstractmethod
+    def _batch_size(self, tensordict: TensorDictBase) -> torch.Size:
+        """Size ``[*B]`` of a batch, by the shape of its entries: that of the TensorDict may be another."""
+
+    @abstractmethod
+    def _batch_keys(self) -> list[NestedKey]:
+        """Keys that are read from a batch."""
+
     # --- shared pieces
 
     @property
@@ -154,15 +164,25 @@ class SoftActorCriticLoss(LossModule):
         ):
             return self.actor_network.get_dist(inputs)  # pyright: ignore[reportCallIssue]
 
-    def _values(self, params, tensordict: TensorDictBase, action: Tensor) -> Tensor:
-        """Values ``[..., C, N]`` of the critics with the given parameters at ``action``."""
+    def _values(self, params, tensordict: TensorDictBase, action: Tensor, *, own_rows: bool = False) -> Tensor:
+        """Values ``[..., C, N]`` of the critics with the given parameters at ``action``.
+
+        With ``own_rows`` the last batch dimension is ``C``, and each critic sees its own entry alone.
+        """
         inputs = TensorDict(
             {key: tensordict.get(key) for key in self.qvalue_network.in_keys if key != self.tensor_keys.action},
             action.shape[:-1],
         )
         inputs.set(self.tensor_keys.action, action)
         with params.to_module(self.qvalue_network, preserve_module_state=False):
-            return self.qvalue_network(inputs)  # pyright: ignore[reportReturnType]
+            return self.qvalue_network(inputs, own_rows=own_rows)  # pyright: ignore[reportReturnType]
+
+    def _transition_keys(self) -> list[NestedKey]:
+        """Keys of one transition: states, action, and what came ``"next"``."""
+        keys = self.tensor_keys
+        states = dict.fromkeys((*self.actor_network.in_keys, *self.qvalue_network.in_keys))
+        states = [key for key in states if key != keys.action]
+        return [*states, keys.action, *(nested("next", key) for key in (*states, keys.reward, keys.terminated))]
 
     def qvalue_v2_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
         """Reduced critic loss, and a dictionary with ``td_error`` and scalars to report."""
@@ -172,8 +192,7 @@ class SoftActorCriticLoss(LossModule):
 
     def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
         """Reduced policy loss (critics get no gradient), and a dictionary with ``log_prob`` of the drawn actions."""
-        batch_size = tensordict.get(self.tensor_keys.action).shape[:-1]
-        action, log_prob = rsample_and_log_prob(self._policy(tensordict, batch_size))
+        action, log_prob = rsample_and_log_prob(self._policy(tensordict, self._batch_size(tensordict)))
         quantiles = self._values(self.qvalue_network_params.detach(), tensordict, action)
         loss = self._alpha * log_prob - self._policy_value(quantiles)
         loss = self._reduce_loss(loss, tensordict=tensordict, weights=self._maybe_get_priority_weight(tensordict))
@@ -202,8 +221,13 @@ class SoftActorCriticLoss(LossModule):
         loss_qvalue, report = self.qvalue_v2_loss(tensordict)
         loss_actor, actor_report = self.actor_loss(tensordict)
         log_prob = actor_report["log_prob"]
-        loss_alpha = self._reduce_loss(self.alpha_loss(log_prob), tensordict=tensordict)
-        tensordict.set(self.tensor_keys.priority, report.pop("td_error"))
+        loss_alpha = self._reduce_loss(
+            self.alpha_loss(log_prob), tensordict=tensordict, weights=self._maybe_get_priority_weight(tensordict)
+        )
+        td_error = report.pop("td_error")
+        if tensordict.batch_dims > td_error.ndim:  # @dispatch infers a size from shapes, which may agree by chance
+            tensordict.batch_size = td_error.shape
+        tensordict.set(self.tensor_keys.priority, td_error)
         out = TensorDict(
             {"loss_qvalue": loss_qvalue, "loss_actor": loss_actor, "loss_alpha": loss_alpha}, loss_qvalue.shape
         )
@@ -257,14 +281,7 @@ class SoftActorCriticLoss(LossModule):
     def in_keys(self) -> list[NestedKey]:
         """Keys read from the batch; as keyword arguments, nested ones are joined by underscores."""
         if self._in_keys is None:
-            states = [key for key in (*self.actor_network.in_keys, *self.qvalue_network.in_keys)]
-            states = [key for key in dict.fromkeys(states) if key != self.tensor_keys.action]
-            keys = self.tensor_keys
-            self._in_keys = [
-                *states,
-                keys.action,
-                *(_under_next(key) for key in (*states, keys.reward, keys.terminated)),
-            ]
+            self._in_keys = self._batch_keys()
         return self._in_keys
 
     @in_keys.setter
@@ -283,12 +300,13 @@ class SoftActorCriticLoss(LossModule):
         self._out_keys = values
 
 
-def _under_next(key: NestedKey) -> NestedKey:
-    return ("next", *key) if isinstance(key, tuple) else ("next", key)
+def nested(parent: str, key: NestedKey) -> NestedKey:
+    """``key`` one level down, under ``parent``."""
+    return (parent, *key) if isinstance(key, tuple) else (parent, key)
 
 
 def _as_critics(qvalue_network, num_qvalue_nets: int | None) -> list[TensorDictModule]:
-    if isinstance(qvalue_network, nn.Module):
+    if isinstance(qvalue_network, nn.Module) and not isinstance(qvalue_network, nn.ModuleList):
         count = 1 if num_qvalue_nets is None else num_qvalue_nets
         if count == 1:
             return [qvalue_network]  # pyright: ignore[reportReturnType]
@@ -303,13 +321,13 @@ def _as_critics(qvalue_network, num_qvalue_nets: int | None) -> list[TensorDictM
             return critics
     raise ValueError(
         f"num_qvalue_nets must be positive and match qvalue_network: got {num_qvalue_nets} for "
-        f"{1 if isinstance(qvalue_network, nn.Module) else len(list(qvalue_network))} critic(s)."
+        f"{len(qvalue_network) if isinstance(qvalue_network, Sequence | nn.ModuleList) else 1} critic(s)."
     )
 
 
 def _action_size(spec, action_key: NestedKey) -> int:
     if spec is not None and hasattr(spec, "keys"):
-        spec = spec[action_key]
+        spec = spec[action_key] if action_key in spec.keys(True, True) else None
     if spec is None:
         raise ValueError('target_entropy="auto" needs the size of the action: pass action_spec or a number, got neither.')
     return spec.shape[-1]

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
+from tensordict.utils import NestedKey
 from torch import Tensor, nn
 from torchrl.modules import TanhNormal
 from torchrl.modules.distributions.utils import rsample_and_log_prob
@@ -131,7 +132,7 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
         Returns:
             Atoms, in units of return, shape ``[*B, M * N]`` (``M = 1`` for a replayed successor).
         """
-        batch = tensordict.get(self.tensor_keys.action).shape[:-1]
+        batch = self._batch_size(tensordict)
         successors = tensordict.get("next")
         reward = successors.get(self.tensor_keys.reward)
         extra = reward.ndim - 1 - len(batch)
@@ -185,6 +186,12 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
 
     def _policy_value(self, quantiles: Tensor) -> Tensor:
         return self.utility(_minimum(quantiles))
+
+    def _batch_size(self, tensordict: TensorDictBase) -> torch.Size:
+        return tensordict.get(self.tensor_keys.action).shape[:-1]
+
+    def _batch_keys(self) -> list[NestedKey]:
+        return self._transition_keys()
 
 
 def _minimum(quantiles: Tensor) -> Tensor:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDictBase, TensorDictParams
+from torch import Tensor
 from torchrl.objectives import LossModule, TargetNetUpdater
 
 
@@ -29,14 +30,19 @@ def make_optimizer(
         >>> [group["lr"] for group in optimizer.param_groups]
         [0.0001, 0.0003, 0.0003]
     """
-    groups = [
-        {"params": list(loss.actor_network_params.values(True, True)), "lr": lr_actor},
-        {"params": list(loss.qvalue_network_params.values(True, True)), "lr": lr_critic},
-    ]
+    policy = _trainable(loss.actor_network_params)
+    shared = {id(parameter) for parameter in policy}  # an encoder of both learns at the policy's rate
+    critics = [parameter for parameter in _trainable(loss.qvalue_network_params) if id(parameter) not in shared]
+    groups = [{"params": policy, "lr": lr_actor}, {"params": critics, "lr": lr_critic}]
     if loss.log_alpha.requires_grad:
         groups.append({"params": [loss.log_alpha], "lr": lr_alpha})
     on_gpu = loss.log_alpha.device.type == "cuda"
     return torch.optim.Adam(groups, lr=lr_critic, fused=True, capturable=on_gpu)
+
+
+def _trainable(parameters: TensorDictParams) -> list[Tensor]:
+    """Parameters without running statistics and what another loss trains."""
+    return [value for value in parameters.values(True, True) if value.requires_grad]
 
 
 def make_update(

@@ -76,9 +76,6 @@ class _Groups:
             self._known[group] = found
         return self._known[group]
 
-    def names(self) -> list[str]:
-        return [name for name in self._options("", "GROUP") if name != "hydra"]
-
     def check(self, override: Override) -> None:
         group = override.key_or_group
         choices = self.choices(group)
@@ -127,7 +124,7 @@ def _compose_job(config_name: str, job: list[str], parsed: Sequence[Override], g
         tree = _as_tree(config)
         for override in values:
             if not (override.is_add() or override.is_force_add()):
-                _check_value(override, tree, groups)
+                _check_value(override, tree)
         config = _compose(config_name, job)
     _check_whole(config)
     return config
@@ -144,7 +141,7 @@ def _compose(config_name: str, overrides: list[str]) -> DictConfig:
         raise CommandLineError(one_line(error)) from error
 
 
-def _check_value(override: Override, tree: dict[str, Any], groups: _Groups) -> None:
+def _check_value(override: Override, tree: dict[str, Any]) -> None:
     key, path = override.key_or_group, []
     node: Any = tree
     for part in key.replace("[", ".").replace("]", "").split("."):
@@ -153,7 +150,7 @@ def _check_value(override: Override, tree: dict[str, Any], groups: _Groups) -> N
         if isinstance(node, str) and node.startswith("${"):
             return  # refers to another node, which alone knows its keys
         if not isinstance(node, dict) or part not in node:
-            raise CommandLineError(_unknown_key(key, path, node, tree, groups))
+            raise CommandLineError(_unknown_key(key, path, node, tree))
         node = node[part]
         path.append(part)
     if not override.is_delete():
@@ -173,11 +170,12 @@ def _check_kind(key: str, current: Any, value: Any) -> None:
             raise CommandLineError(f"{key} must be a number, as {current} is: got {value!r}.")
 
 
-def _unknown_key(key: str, path: list[str], node: Any, tree: dict[str, Any], groups: _Groups) -> str:
+def _unknown_key(key: str, path: list[str], node: Any, tree: dict[str, Any]) -> str:
     parent = ".".join(path)
-    keys = [str(name) for name in node] if isinstance(node, dict) else []
+    keys = [str(name) for name in node if not str(name).startswith("_")] if isinstance(node, dict) else []
     if not path:
-        keys = sorted({*keys, *groups.names()} - {"hydra"})
+        groups = {name.split("@")[0] for name in tree["hydra"]["runtime"]["choices"] if not name.startswith("hydra/")}
+        keys = sorted({*keys, *groups} - {"hydra"})
     inside = f"{parent}." if parent else ""
     same_name = [leaf for leaf in _leaves(tree) if leaf.split(".")[-1] == key.split(".")[-1]]
     near = [f"{inside}{name}" for name in _near(key.removeprefix(inside).split(".")[0], keys)] or same_name

@@ -63,7 +63,7 @@ class RunStatus:
             if error is None:
                 self._write("finished")
             else:
-                reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
                 details = "".join(traceback.format_exception(kind, error, trace))
                 self._write("failed", reason=reason, traceback=details)
         finally:

@@ -18,6 +18,10 @@ from .base import WorldModel
 from .normalizer import Normalizer
 
 
+#: Rows of each member that pass through the network at once on a CPU, so that the activations stay in its caches.
+_CHUNK_ROWS = 1024
+
+
 class GaussianEnsemble(WorldModel):
     r"""``M`` probabilistic networks that predict the change of the observation, and the reward.
 
@@ -97,10 +101,21 @@ class GaussianEnsemble(WorldModel):
         Returns:
             Mean and standard deviation, in units of the environment, each ``[M, B, D]``.
         """
+        rows = observation.shape[1]
+        whole = rows <= _CHUNK_ROWS or observation.device.type != "cpu"
+        if whole or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return self._distribution(observation, action)
+        loc = observation.new_empty(*observation.shape[:2], self.noise_dim, dtype=self.min_log_var.dtype)
+        scale = torch.empty_like(loc)
+        for start in range(0, rows, _CHUNK_ROWS):
+            chunk = slice(start, start + _CHUNK_ROWS)
+            loc[:, chunk], scale[:, chunk] = self._distribution(observation[:, chunk], action[:, chunk])
+        return loc, scale
+
+    def _distribution(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         delta, log_var = self.predict(self.normalizer(torch.cat([observation, action], -1)))
-        if self.predicts_reward:
-            observation = nn.functional.pad(observation, (0, 1))
-        return observation + delta, (0.5 * log_var).exp()
+        next_observation = observation + delta[..., : self.observation_dim]
+        return torch.cat([next_observation, delta[..., self.observation_dim :]], -1), (0.5 * log_var).exp()
 
     def predict(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log-variance of the change of the observation and of the reward.
@@ -113,7 +128,7 @@ class GaussianEnsemble(WorldModel):
         """
         hidden = inputs
         for layer in self.layers[:-1]:
-            hidden = silu(layer(hidden))
+            hidden = silu(layer(hidden), inplace=not torch.is_grad_enabled())
         mean, log_var = self.layers[-1](hidden).to(self.min_log_var.dtype).chunk(2, -1)
         return mean, soft_clamp(log_var, self.min_log_var, self.max_log_var)
 
