@@ -77,7 +77,7 @@ class EnsembleSuccessors(Transform):
         observation, action = tensordict.get("observation"), tensordict.get("action")
         if observation.ndim != 2:
             raise RuntimeError(
-                f"the batch must be of size [B]: got an observation of shape {tuple(observation.shape)}."
+                f"the batch must be of size [B]: got an observation of {tuple(observation.shape)}."
             )
         world_model, size = self.model_env.world_model, len(observation)
         rows = self._rows(size, observation.device)

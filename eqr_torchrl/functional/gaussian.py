@@ -68,8 +68,8 @@ def stratified_normal(
 ) -> Tensor:
     r"""Standard normal draws, a Latin hypercube along ``dim``.
 
-    The ``K`` draws along ``dim`` fall one each into the ``K`` equal-probability bins of the normal law, in an order that
-    is permuted independently for every other index, and uniformly inside their bin. Each draw alone is exactly
+    The ``K`` draws along ``dim`` fall one each into the ``K`` equal-probability bins of the normal law, in an order
+    that is permuted independently for every other index, and uniformly inside their bin. Each draw alone is exactly
     standard normal, so averages over ``dim`` stay unbiased, while everything additive in the noise cancels
     (`McKay et al. (1979) <https://doi.org/10.2307/1268522>`_).
 

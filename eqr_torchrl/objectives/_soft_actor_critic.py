@@ -329,5 +329,5 @@ def _action_size(spec, action_key: NestedKey) -> int:
     if spec is not None and hasattr(spec, "keys"):
         spec = spec[action_key] if action_key in spec.keys(True, True) else None
     if spec is None:
-        raise ValueError('target_entropy="auto" needs the size of the action: pass action_spec or a number, got neither.')
+        raise ValueError('target_entropy="auto" needs the size of the action: give action_spec or a number.')
     return spec.shape[-1]

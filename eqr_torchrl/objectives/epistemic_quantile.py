@@ -14,8 +14,8 @@ from torchrl.modules import TanhNormal
 from torchrl.modules.distributions.utils import rsample_and_log_prob
 
 from eqr_torchrl import functional as F
-from eqr_torchrl.utility import MeanUtility
 from eqr_torchrl.objectives._soft_actor_critic import SoftActorCriticLoss
+from eqr_torchrl.utility import MeanUtility
 
 
 class EpistemicQuantileLoss(SoftActorCriticLoss):
