@@ -76,9 +76,7 @@ class EnsembleSuccessors(Transform):
         """
         observation, action = tensordict.get("observation"), tensordict.get("action")
         if observation.ndim != 2:
-            raise RuntimeError(
-                f"the batch must be of size [B]: got an observation of {tuple(observation.shape)}."
-            )
+            raise RuntimeError(f"the batch must be of size [B]: got an observation of {tuple(observation.shape)}.")
         world_model, size = self.model_env.world_model, len(observation)
         rows = self._rows(size, observation.device)
         if rows is None:

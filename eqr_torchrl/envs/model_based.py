@@ -20,8 +20,8 @@ RewardFn = Callable[[Tensor, Tensor, Tensor], Tensor]
 class ModelBasedEnv(ModelBasedEnvBase):
     r"""An ensemble world model as a TorchRL environment of batch size ``[M, B]``.
 
-    Row ``i`` of the first dimension acts in member ``i``: each member is one MDP drawn from the posterior, and a rollout
-    stays in it (``member="fixed"``, line 9 of Algorithm 2 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_).
+    Row ``i`` of the first dimension acts in member ``i``: each member is one MDP drawn from the posterior, and a
+    rollout stays in it (``member="fixed"``, line 9 of Algorithm 2 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_).
     With ``member="resampled"`` every row gets a random member at every step, as in MBPO (`Janner et al. (2019)
     <https://arxiv.org/abs/1906.08253>`_): the rows are shuffled and split evenly, so that each member is equally likely
     for each row and a row costs one member's evaluation.

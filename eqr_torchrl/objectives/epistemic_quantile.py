@@ -23,7 +23,8 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
 
     The target averages transition and policy noise out inside each member, then pools the members' atoms:
 
-    .. math:: y_{mn} = \tfrac1K \sum_k r_{mk} + \gamma (1 - d_{mk}) [q_n(s'_{mk}, a'_{mk}) - \alpha \log \pi(a'_{mk} | s'_{mk})]
+    .. math:: y_{mn} = \tfrac1K \sum_k r_{mk}
+              + \gamma (1 - d_{mk}) [q_n(s'_{mk}, a'_{mk}) - \alpha \log \pi(a'_{mk} | s'_{mk})]
 
     Critic update of Algorithm 2 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_. The critic's quantiles
     regress onto these atoms with the quantile-Huber loss; the policy ascends ``utility`` of the quantiles plus
