@@ -9,7 +9,7 @@ from eqr_torchrl.runs.folder import RunPlan, make_run_folder, open_run
 from eqr_torchrl.runs.loggers import RunLogger
 from eqr_torchrl.runs.state import capture_state, restore_state
 from eqr_torchrl.runs.status import RunStatus, read_status
-from eqr_torchrl.runs.summary import summarise_sweep
+from eqr_torchrl.runs.sweeps import summarise_sweep
 
 __all__ = [
     "RunLogger",
