@@ -1,0 +1,208 @@
+"""What a trained agent believes, against what its models say and what really comes: figures and numbers.
+
+    python examples/diagnose.py runs/eqr_sac-Pendulum-v1-seed0
+    python examples/diagnose.py runs/.../checkpoints/step_000005000.pt --states 4 --episodes 20
+    python examples/diagnose.py runs/eqr_sac-MountainCarContinuous-v0-seed0 --plane 0,1
+
+Everything is measured on fresh episodes of the stochastic policy, which no model was fitted to. Values are soft: they
+contain the entropy bonus at the checkpoint's temperature. A return is one noisy sample around a value, so calibration
+against returns is strict where the policy or the environment is noisy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from pathlib import Path
+from typing import cast
+
+import torch
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModule
+
+from eqr_torchrl.envs import ModelBasedEnv, termination_for
+from eqr_torchrl.evaluation import (
+    calibration_error,
+    central_interval_coverage,
+    format_table,
+    held_out_errors,
+    member_values,
+    plot_calibration,
+    plot_steps,
+    plot_value_distribution,
+    plot_value_maps,
+    probability_integral_transform,
+    rollout_drift,
+    sample_episodes,
+    trajectory_windows,
+    value_map,
+    value_quantiles,
+)
+from eqr_torchrl.runs import latest_checkpoint, load_checkpoint
+
+TAIL = 0.05  # share of a value that may lie beyond the end of an episode or rollout
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path, help="run folder, or one of its checkpoints")
+    parser.add_argument(
+        "--out", type=Path, help="folder for figures and numbers (figures/diagnostics in the run folder)"
+    )
+    parser.add_argument("--states", type=int, default=3, help="start states to look at (%(default)s)")
+    parser.add_argument("--episodes", type=int, default=5, help="real episodes from each of them (%(default)s)")
+    parser.add_argument("--rollouts", type=int, default=10, help="imagined ones, in each member (%(default)s)")
+    parser.add_argument("--horizon", type=int, default=20, help="steps of the model's drift (%(default)s)")
+    parser.add_argument("--plane", metavar="I,J", help="state entries of the value maps (0,1 if there are but two)")
+    parser.add_argument("--format", default="png", choices=["png", "pdf", "svg"], help="of the figures (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of everything random (%(default)s)")
+    return parser.parse_args()
+
+
+def load_agent(source: Path) -> tuple:
+    """Configuration, environment, policy, critic, imagined environment and temperature of a checkpoint."""
+    checkpoint = source if source.is_file() else latest_checkpoint(source / "checkpoints")
+    folder = source.parent.parent if source.is_file() else source
+    if checkpoint is None or not (folder / "config.yaml").is_file():
+        raise ValueError(
+            f"source must be a run folder with config.yaml and checkpoints, or a checkpoint: got {source}."
+        )
+    cfg = OmegaConf.load(folder / "config.yaml")
+    if "world_model" not in cfg:
+        raise ValueError(f"source must be a model-based run: {folder / 'config.yaml'} has no world_model.")
+    saved = load_checkpoint(checkpoint)["parts"]
+    steps = 2 * math.ceil(math.log(TAIL) / math.log(cfg.gamma))  # the first half has small tails
+    env = instantiate(cfg.env, max_episode_steps=steps)
+    actor = instantiate(cfg.actor, env)
+    critics = [instantiate(cfg.critic, env) for _ in range(cfg.loss.num_qvalue_nets)]
+    world_model = instantiate(cfg.world_model, env.observation_spec["observation"].shape[-1], env.action_spec.shape[-1])
+    loss = instantiate(cfg.loss)(actor_network=actor, qvalue_network=critics)
+    loss.load_state_dict(saved["loss"])  # actor and critics share their parameters with the loss ...
+    if loss.qvalue_network_params.batch_dims:  # ... except in TorchRL's own losses, which stack those of the critics
+        for network, parameters in zip(critics, loss.qvalue_network_params.data.unbind(0), strict=True):
+            TensorDict.from_module(network).data.update_(parameters)
+    world_model.load_state_dict(saved["world_model"])
+    model_env = ModelBasedEnv(world_model, env, termination_fn=termination_for(env.env_name))
+
+    def atoms(observation: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        values = [network(observation=observation, action=action) for network in critics]
+        return torch.cat(values, -1)  # one critic: its quantiles; several scalar ones: one atom each
+
+    critic = TensorDictModule(atoms, in_keys=["observation", "action"], out_keys=["state_action_value"])
+    return cfg, folder, env, actor, critic, model_env, loss.log_alpha.exp().item(), steps
+
+
+def main() -> None:
+    args = parse_arguments()
+    cfg, folder, env, actor, critic, model_env, alpha, steps = load_agent(args.source)
+    out = args.out or folder / "figures" / "diagnostics"
+    out.mkdir(parents=True, exist_ok=True)
+    report = []
+
+    def show(title: str, header: list[str], rows: list[list[str]]) -> None:
+        report.append(f"{title}\n{format_table(header, rows)}\n")
+        print("\n" + report[-1], end="")
+
+    # Real episodes: several from each start state
+    groups = [
+        sample_episodes(
+            env, actor, num_episodes=args.episodes, max_steps=steps, gamma=cfg.gamma, alpha=alpha, seed=args.seed,
+            reset_fn=lambda env, start=args.seed + state: (env.set_seed(start), env.reset())[1],
+        )
+        for state in range(args.states)
+    ]  # fmt: skip
+    episodes = [episode for group in groups for episode in group.transitions]
+    transitions = joined(episodes)
+    starts = torch.stack([group.transitions[0]["observation"][0] for group in groups])
+
+    # 1. The world model: one step, and many
+    errors = held_out_errors(model_env.world_model, transitions)
+    rows = [
+        [str(m), f"{errors.nll[m]:.2f}", f"{errors.explained[m].min():.3f}", f"{errors.standardised[m].max():.2f}"]
+        for m in range(len(errors.nll))
+    ]
+    header = ["member", "NLL (nats)", "least explained variance", "largest standardised error"]
+    show(f"World model on {len(transitions)} unseen transitions, one step", header, rows)
+    windows = []
+    for episode in episodes:
+        if len(episode) >= args.horizon:
+            windows.append(trajectory_windows(episode, args.horizon))
+    if windows:
+        drift = rollout_drift(model_env, joined(windows), seed=args.seed)
+        lines = {"error": drift.error, "epistemic": drift.epistemic, "aleatoric": drift.aleatoric}
+        plot_steps(lines, out / f"model_drift.{args.format}", ylabel="in std of the states")
+        rows = [
+            [
+                str(t),
+                f"{drift.error[t - 1].mean():.3f}",
+                f"{drift.epistemic[t - 1]:.3f}",
+                f"{drift.aleatoric[t - 1]:.3f}",
+            ]
+            for t in sorted({1, cfg.rollout.horizon, args.horizon})
+            if t <= args.horizon
+        ]
+        show("Drift from real trajectories", ["step", "error", "epistemic std", "aleatoric std"], rows)
+
+    # 2. Values at the start states
+    quantiles = value_quantiles(critic, actor, starts, num_actions=32, seed=args.seed)
+    imagined = member_values(
+        model_env, actor, starts, horizon=steps // 2, gamma=cfg.gamma, num_rollouts=args.rollouts, alpha=alpha,
+        seed=args.seed,
+    )  # fmt: skip
+    returns = [torch.stack([r[0] for r in group.returns]) for group in groups]
+    labels = [f"start state {i + 1}" for i in range(args.states)]
+    plot_value_distribution(
+        quantiles, labels, out / f"value_distribution.{args.format}", returns=returns, member_values=imagined
+    )
+    rows = [
+        [label, spread(q), spread(m), f"{r.mean():.2f} ± {r.std(correction=0) / math.sqrt(len(r)):.2f}"]
+        for label, q, m, r in zip(labels, quantiles, imagined, returns, strict=True)
+    ]
+    header = ["value, mean (std)", "posterior", "ensemble members", "real returns, mean ± SEM"]
+    show("Soft values at start states", header, rows)
+
+    # 3. Calibration on visited state-action pairs whose returns are complete
+    complete = torch.cat([weight for group in groups for weight in group.tail_weight]) < TAIL
+    if complete.any():
+        truth = torch.cat([r for group in groups for r in group.returns])[complete]
+        with torch.no_grad():
+            posterior = critic(cast(TensorDictBase, transitions[complete]))["state_action_value"]
+        nominal = torch.tensor([0.0, 0.2, 0.4, 0.5, 0.6, 0.8, 0.9, 0.95])
+        coverage = central_interval_coverage(posterior, truth, nominal)
+        ranks = probability_integral_transform(posterior, truth)
+        plot_calibration(coverage, nominal, ranks, out / f"calibration.{args.format}")
+        rows = [[f"{p:.0%}", f"{c:.1%}"] for p, c in zip(nominal[1:].tolist(), coverage[1:], strict=True)]
+        show(f"Returns inside central intervals, {len(truth)} visited states", ["nominal", "covered"], rows)
+        report.append(f"Kolmogorov-Smirnov distance from calibration: {calibration_error(posterior, truth):.3f}\n")
+        print(report[-1], end="")
+
+    # 4. Maps over a plane of states
+    plane = args.plane or ("0,1" if starts.shape[-1] == 2 else None)
+    if plane:
+        i, j = (int(entry) for entry in plane.split(","))
+        visited = transitions["observation"]
+        x, y = (torch.linspace(visited[:, k].min().item(), visited[:, k].max().item(), 100) for k in (i, j))
+        mean, std = value_map(critic, actor, x, y, observation=visited.median(0).values, entries=(i, j))
+        maps = {"mean of the value (return)": mean, "epistemic std of the value (return)": std}
+        axes = {"xlabel": f"state entry {i}", "ylabel": f"state entry {j}"}
+        plot_value_maps(x, y, maps, out / f"value_map.{args.format}", **axes)
+    (out / "diagnostics.txt").write_text("\n".join(report), encoding="utf-8")
+    print(f"\nWritten to {out}")
+
+
+def joined(parts: list[TensorDictBase]) -> TensorDictBase:
+    return cast(TensorDictBase, torch.cat(parts))  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+def spread(values: torch.Tensor) -> str:
+    return f"{values.mean():.2f} ({values.std(correction=0):.2f})"
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (ValueError, ImportError, OSError) as error:
+        sys.exit(f"diagnose.py: {error}")

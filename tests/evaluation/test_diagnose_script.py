@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from eqr_torchrl.runs import checkpoint_path, save_checkpoint
+
+ROOT = Path(__file__).parents[2]
+CONFIG = {
+    "gamma": 0.5,  # ten steps are enough
+    "env": {"_target_": "eqr_torchrl.envs.make_env", "name": "Pendulum-v1"},
+    "actor": {"_target_": "eqr_torchrl.modules.make_actor", "num_cells": [8]},
+    "critic": {"_target_": "eqr_torchrl.modules.make_critic", "num_cells": [8], "num_quantiles": 5},
+    "world_model": {"_target_": "eqr_torchrl.world_models.GaussianEnsemble", "num_cells": [8]},
+    "loss": {"_target_": "eqr_torchrl.objectives.EpistemicQuantileLoss", "_partial_": True, "num_qvalue_nets": 1},
+    "rollout": {"horizon": 2},
+}
+DOUBLE = {
+    "critic": CONFIG["critic"] | {"num_quantiles": 1},
+    "loss": {"_target_": "torchrl.objectives.SACLoss", "_partial_": True, "num_qvalue_nets": 2},
+}
+
+
+def make_run(folder: Path, changes: dict) -> None:
+    """A run folder as the training script leaves it, without the training."""
+    cfg = OmegaConf.create(CONFIG | changes)
+    env = instantiate(cfg.env)
+    critics = [instantiate(cfg.critic, env) for _ in range(cfg.loss.num_qvalue_nets)]
+    loss = instantiate(cfg.loss)(actor_network=instantiate(cfg.actor, env), qvalue_network=critics)
+    for parameter in loss.qvalue_network_params.values(True, True):
+        parameter.data.fill_(0.0)
+        if parameter.shape[-1] == cfg.critic.num_quantiles:
+            parameter.data.fill_(7.0)  # the last bias: the value everywhere
+    folder.mkdir()
+    OmegaConf.save(cfg, folder / "config.yaml")
+    parts = {"loss": loss.state_dict(), "world_model": instantiate(cfg.world_model, 3, 1).state_dict()}
+    save_checkpoint(checkpoint_path(folder, 10), {"parts": parts})
+
+
+def run_diagnose(monkeypatch, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["diagnose.py", *arguments])
+    runpy.run_path(str(ROOT / "examples" / "diagnose.py"), run_name="__main__")
+
+
+@pytest.mark.parametrize("changes", [{}, DOUBLE], ids=["quantile critic", "two scalar critics"])
+def test_diagnose_reads_a_run_folder(tmp_path, monkeypatch, capsys, changes):
+    make_run(tmp_path / "run", changes)
+    few = ["--states", "2", "--episodes", "2", "--rollouts", "2", "--horizon", "4"]
+    run_diagnose(monkeypatch, str(tmp_path / "run"), *few, "--plane", "0,2")
+    output = capsys.readouterr().out
+    assert "World model on 40 unseen transitions" in output  # 2 states x 2 episodes x 10 steps
+    assert "7.00 (0.00)" in output  # the weights of the checkpoint, not fresh ones
+    names = {path.name for path in (tmp_path / "run" / "figures" / "diagnostics").iterdir()}
+    figures = {"calibration.png", "model_drift.png", "value_distribution.png", "value_map.png"}
+    assert names == figures | {"diagnostics.txt"}
+
+
+def test_diagnose_says_what_is_missing(tmp_path, monkeypatch):
+    with pytest.raises(SystemExit, match="source must be a run folder with config.yaml and checkpoints"):
+        run_diagnose(monkeypatch, str(tmp_path))
+
+
+def test_same_seed_gives_the_same_report(tmp_path, monkeypatch):
+    make_run(tmp_path / "run", {})
+    few = ["--states", "1", "--episodes", "1", "--rollouts", "1", "--horizon", "2"]
+    reports = []
+    for out in ("first", "second"):
+        torch.manual_seed(len(reports))
+        run_diagnose(monkeypatch, str(tmp_path / "run"), *few, "--out", str(tmp_path / out))
+        reports.append((tmp_path / out / "diagnostics.txt").read_text())
+    assert reports[0] == reports[1]
