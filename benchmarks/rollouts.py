@@ -1,0 +1,66 @@
+"""How fast D_model is filled: imagined transitions per second, against the machine's own matrix-multiply rate.
+
+Sizes of walker-run: 24 observations, 6 actions, 5 members of 4 x 200 cells, policy of 2 x 128.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from _timing import parse_arguments, print_json, print_table, time_alternately
+
+from eqr_torchrl import GaussianEnsemble, ModelBasedEnv, branched_rollout, make_actor, make_model_buffer
+from eqr_torchrl.envs import never_terminates
+from eqr_torchrl.testing import toy_env
+
+S, A, M, STARTS, HORIZON = 24, 6, 5, 8192, 5
+
+
+def flops_per_row() -> int:
+    """Floating-point operations of the two networks' products for one transition."""
+    model = [S + A, 200, 200, 200, 200, 2 * (S + 1)]
+    actor = [S, 128, 128, 2 * A]
+    return 2 * sum(a * b for sizes in (model, actor) for a, b in zip(sizes[:-1], sizes[1:], strict=True))
+
+
+def main() -> None:
+    """Times rollouts in both member modes and a bare matrix product."""
+    arguments = parse_arguments(__doc__ or "")
+    warnings.simplefilter("ignore")
+    env, world_model = toy_env(S, A), GaussianEnsemble(S, A)
+    actor, states = make_actor(env), torch.randn(5000, S)
+    total = M * STARTS * HORIZON
+    buffer = make_model_buffer(total)
+    left, right = torch.randn(4096, 200), torch.randn(200, 200)
+    product_flops, repeats = 2 * 4096 * 200 * 200, 50
+
+    def product() -> None:
+        for _ in range(repeats):
+            torch.mm(left, right)
+
+    def roll(member: str):
+        model_env = ModelBasedEnv(world_model, env, termination_fn=never_terminates, member=member)
+        return lambda: branched_rollout(
+            model_env, actor, states, buffer, num_starts=STARTS, horizon=HORIZON, keys=("observation", "action")
+        )
+
+    seconds = time_alternately(
+        {"product": product, "fixed": roll("fixed"), "resampled": roll("resampled")},
+        min(arguments.rounds, 5),
+        warmup=1,
+    )
+    peak = repeats * product_flops / seconds["product"]
+    rows, figures = [("matrix product 4096 x 200 x 200", "", f"{peak / 1e9:.0f}", "100 %")], {"peak_gflops": peak / 1e9}
+    for member in ("fixed", "resampled"):
+        rate = total / seconds[member]
+        share = rate * flops_per_row() / peak
+        rows.append((f"rollouts, {member} member", f"{rate:,.0f}", f"{rate * flops_per_row() / 1e9:.0f}", f"{share:.0%}"))
+        figures |= {f"{member}_rows_per_second": rate, f"{member}_share_of_peak": share}
+    print_table(rows, ("work", "rows/s", "GFLOP/s", "of the product's rate"))
+    if arguments.json:
+        print_json(figures)
+
+
+if __name__ == "__main__":
+    main()
