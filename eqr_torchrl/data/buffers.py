@@ -48,7 +48,8 @@ def make_model_buffer(
         capacity: number of transitions kept.
         batch_size: size of a sampled batch, ``B``.
         dtype: floating type in which the transitions are stored, for less memory (``torch.float16`` or
-            ``torch.bfloat16``, or their names); batches come back in float32. Defaults to float32.
+            ``torch.bfloat16``, or their names); batches come back in float32. What is too
+            large for it is stored as its largest number, 65504 for float16. Defaults to float32.
         device: device of the storage. Defaults to the CPU.
 
     Returns:
@@ -140,5 +141,8 @@ class _StoredAs(Transform):
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         return tensordict.apply(lambda value: value.float() if value.is_floating_point() else value)  # pyright: ignore
 
-    def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return tensordict.apply(lambda v: v.to(self.dtype) if v.is_floating_point() else v)  # pyright: ignore
+    def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
+        largest = torch.finfo(self.dtype).max  # infinities would make whole batches useless
+        return tensordict.apply(  # pyright: ignore[reportReturnType]
+            lambda v: v.clamp(-largest, largest).to(self.dtype) if v.is_floating_point() else v
+        )

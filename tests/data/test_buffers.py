@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from eqr_torchrl.data import make_model_buffer, make_replay_buffer, model_buffer_bytes
+from eqr_torchrl.testing import toy_batch
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+def storage_bytes(buffer) -> int:
+    stored = buffer._storage._storage
+    return sum(value.numel() * value.element_size() for value in stored.exclude("index").values(True, True))
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float32, *HALF])
+@pytest.mark.parametrize("keys", [("observation", "action"), None])
+def test_the_announced_memory_is_that_of_the_storage(dtype, keys):
+    transition = toy_batch(B=1) if keys is None else toy_batch(B=1).select(*keys)
+    buffer = make_model_buffer(1000, dtype=dtype)
+    buffer.extend(transition)
+    assert storage_bytes(buffer) == model_buffer_bytes(1000, transition[0], dtype=dtype)
+
+
+def test_memory_of_the_papers_protocol_on_quadruped_run():
+    # 25 million rows of 78 observations and 12 actions: 90 x 4 bytes each, less than 9 GB
+    transition = toy_batch(B=1, observation_dim=78, action_dim=12)[0].select("observation", "action")
+    assert model_buffer_bytes(25_000_000, transition) == 9_000_000_000
+    assert model_buffer_bytes(25_000_000, transition, dtype=torch.float16) == 4_500_000_000
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_half_precision_is_a_matter_of_the_storage_alone(dtype):
+    buffer, batch = make_model_buffer(100, batch_size=64, dtype=dtype), toy_batch(B=20)
+    batch["next", "terminated"][::2] = True
+    expected = batch.clone()
+    buffer.extend(batch)
+    assert (batch == expected).all()  # what was handed over stays as it was
+    assert buffer._storage._storage["observation"].dtype == dtype
+    sample = buffer.sample()
+    for key in ("observation", "action", ("next", "observation"), ("next", "reward")):
+        assert sample[key].dtype == torch.float32
+        torch.testing.assert_close(sample[key], expected[key][sample["index"]], rtol=1e-2, atol=1e-2)
+    assert sample["next", "terminated"].dtype == torch.bool
+    assert torch.equal(sample["next", "terminated"], expected["next", "terminated"][sample["index"]])
+
+
+def test_what_is_too_large_for_half_precision_stays_finite():
+    buffer, batch = make_model_buffer(10, batch_size=1, dtype="float16"), toy_batch(B=1)
+    batch["next", "reward"].fill_(-1e6)
+    buffer.extend(batch)
+    assert buffer.sample()["next", "reward"].item() == -65504
+
+
+@pytest.mark.parametrize("make", [make_replay_buffer, make_model_buffer])
+def test_the_oldest_transitions_leave_first_and_sampling_is_uniform_with_replacement(make):
+    buffer = make(10, batch_size=6000)
+    for begin in (0, 6, 12):
+        batch = toy_batch(B=6)
+        batch["observation"][:] = torch.arange(begin, begin + 6.0)[:, None]
+        buffer.extend(batch)
+    drawn = buffer.sample()["observation"][:, 0].long()
+    counts = drawn.bincount(minlength=18)
+    assert counts[:8].sum() == 0 and len(drawn) == 6000  # 18 rows came, 10 stay
+    assert ((counts[8:] - 600).abs() < 5 * 600**0.5).all()
+
+
+def test_a_buffer_smaller_than_the_batch_is_sampled_with_replacement():
+    replay = make_replay_buffer(100, batch_size=256)
+    replay.extend(toy_batch(B=3))
+    assert replay.sample().batch_size == (256,)
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float16])
+def test_a_buffer_can_be_saved_and_loaded(dtype):
+    buffer, fresh = (make_model_buffer(10, batch_size=8, dtype=dtype) for _ in range(2))
+    buffer.extend(toy_batch(B=13))
+    fresh.load_state_dict(buffer.state_dict())
+    samples = []
+    for one in (buffer, fresh):
+        torch.manual_seed(1)
+        samples.append(one.sample())
+    assert (samples[0] == samples[1]).all()
+    for one in (buffer, fresh):
+        torch.manual_seed(2)
+        one.extend(toy_batch(B=4))  # both go on at the same place
+    assert torch.equal(buffer[:]["observation"], fresh[:]["observation"])
+
+
+@pytest.mark.parametrize(
+    ("make", "kwargs", "message"),
+    [
+        (make_replay_buffer, {"capacity": 0}, "capacity must be positive, got 0"),
+        (make_replay_buffer, {"batch_size": -1}, "batch_size must be positive, got -1"),
+        (make_model_buffer, {"capacity": 0}, "capacity must be positive, got 0"),
+        (
+            make_model_buffer,
+            {"capacity": 9, "dtype": torch.int8},
+            "dtype must be a floating type such as float16, got torch.int8",
+        ),
+    ],
+)
+def test_arguments_out_of_range_are_named(make, kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        make(**kwargs)
