@@ -113,9 +113,11 @@ class EnsembleSuccessors(Transform):
                 f"got {size} x {self.num_members}."
             )
         # a random order of batch elements, dealt to the members in turn: distinct members for each element
-        order = torch.randperm(size, device=device)
+        generator = self.model_env.generator
+        order = torch.randperm(size, device=device, generator=generator)
         dealt = order.repeat_interleave(self.num_members)
-        member = torch.randperm(total, device=device)[torch.arange(len(dealt), device=device) % total]
+        turn = torch.arange(len(dealt), device=device) % total
+        member = torch.randperm(total, device=device, generator=generator)[turn]
         return dealt[member.argsort(stable=True)].view(total, -1)
 
     def _noise(self, observation: Tensor) -> Tensor:

@@ -1,0 +1,30 @@
+"""A posterior over MDPs that can be worked out on paper, for the tests of everything that uses one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from eqr_torchrl.world_models import WorldModel
+
+
+class KnownModel(WorldModel):
+    """Member ``m`` moves every state entry by ``drift[m]`` and pays ``reward[m]``, with Gaussian noise on both."""
+
+    def __init__(self, drift, reward=None, *, observation_dim: int = 3, scale: float = 0.0) -> None:
+        super().__init__(observation_dim, num_members=len(drift), predicts_reward=reward is not None)
+        self.register_buffer("drift", torch.tensor(drift).view(-1, 1, 1))
+        self.register_buffer("reward", None if reward is None else torch.tensor(reward).view(-1, 1, 1))
+        self.scale, self.rows = scale, []
+
+    def forward(self, observation, action):
+        self.rows.append(observation.shape[1])  # rows of each member in every call
+        loc = observation + self.drift
+        if self.reward is not None:
+            loc = torch.cat([loc, self.reward.expand(*observation.shape[:2], 1)], -1)
+        return loc, torch.full_like(loc, self.scale)
+
+
+@pytest.fixture
+def known_model() -> type[KnownModel]:
+    return KnownModel

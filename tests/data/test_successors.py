@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torchrl.objectives import SoftUpdate
+
+from eqr_torchrl.data import EnsembleSuccessors, make_replay_buffer
+from eqr_torchrl.envs import ModelBasedEnv, never_terminates
+from eqr_torchrl.objectives import EpistemicQuantileLoss
+from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic, toy_env
+from eqr_torchrl.world_models import GaussianEnsemble
+
+DRIFT, REWARD = [1.0, 10.0, 100.0, 1000.0], [0.5, 1.5, 2.5, 3.5]
+
+
+@pytest.fixture
+def successors_of(known_model):
+    def make(*, scale=0.0, generator=None, termination_fn=never_terminates, member="fixed", **kwargs):
+        model = known_model(DRIFT, REWARD, scale=scale)
+        env = ModelBasedEnv(model, toy_env(), termination_fn=termination_fn, generator=generator, member=member)
+        return EnsembleSuccessors(env, **kwargs)
+
+    return make
+
+
+@pytest.mark.parametrize("member", ["fixed", "resampled"])
+@pytest.mark.parametrize("sampling", ["stratified", "iid"])
+def test_next_holds_every_members_successors(successors_of, sampling, member):
+    batch = toy_batch(B=6).select("observation", "action")
+    out = successors_of(sampling=sampling, num_next_states=3, member=member)(batch)
+    assert out["next"].batch_size == (6, 4, 3) and out.batch_size == (6,)
+    expected = batch["observation"][:, None, None] + torch.tensor(DRIFT)[:, None, None]
+    torch.testing.assert_close(out["next", "observation"], expected.expand(6, 4, 3, 3))
+    torch.testing.assert_close(out["next", "reward"], torch.tensor(REWARD)[:, None, None].expand(6, 4, 3, 1))
+    assert not out["next", "terminated"].any() and not out["next", "done"].any()
+
+
+def test_terminations_are_those_of_the_predicted_states(successors_of):
+    over = successors_of(termination_fn=lambda s, a: (s > 50).any(-1, keepdim=True))(toy_batch(B=6))["next"]
+    assert over["terminated"].float().mean((0, 2, 3)).tolist() == [0, 0, 1, 1]
+    assert torch.equal(over["terminated"], over["done"])
+
+
+@pytest.mark.parametrize("sampling", ["stratified", "iid"])
+def test_every_draw_alone_is_the_members_gaussian(successors_of, sampling):
+    batch = toy_batch(B=1).expand(20_000).clone()
+    batch["observation"].zero_()
+    noise = successors_of(scale=2.0, sampling=sampling, num_next_states=3)(batch)["next", "observation"]
+    noise = (noise - torch.tensor(DRIFT)[:, None, None]) / 2
+    levels = torch.tensor([0.1, 0.5, 0.9])
+    for m in range(4):
+        for k in range(3):
+            draws = noise[:, m, k, 0]
+            assert draws.mean().abs() < 5 / 20_000**0.5 and abs(draws.std() - 1) < 0.03
+            torch.testing.assert_close(draws.quantile(levels), torch.special.ndtri(levels), atol=0.06, rtol=0)
+    correlation = torch.corrcoef(noise[:, :, 0].flatten(1).T)  # between members and entries
+    assert (correlation - torch.eye(12)).abs().max() < 0.05
+
+
+def test_stratified_draws_fall_one_into_each_bin_and_their_mean_varies_less(successors_of):
+    batch = toy_batch(B=1).expand(5000).clone()
+    batch["observation"].zero_()
+    means = {}
+    for sampling in ("stratified", "iid"):
+        out = successors_of(scale=1.0, sampling=sampling, num_next_states=4)(batch)["next"]
+        noise = out["observation"][:, 0] - DRIFT[0]  # [5000, K, 3]
+        means[sampling] = noise.mean(1).var(0)
+        if sampling == "stratified":
+            bins = (torch.special.ndtr(noise) * 4).floor().sort(1).values
+            assert (bins == torch.arange(4.0)[:, None]).all()
+            reward_bins = (torch.special.ndtr(out["reward"][:, 0] - REWARD[0]) * 4).floor().sort(1).values
+            assert (reward_bins == torch.arange(4.0)[:, None]).all()
+    # independent draws: 1 / 4. Quartiles of a normal have means -+1.271 and -+0.325: what is left inside them is
+    # 1 - (1.271^2 + 0.325^2) / 2 = 0.139, so the mean of one draw of each varies by 0.139 / 4
+    torch.testing.assert_close(means["iid"], torch.full((3,), 0.25), atol=0.03, rtol=0)
+    torch.testing.assert_close(means["stratified"], torch.full((3,), 0.139 / 4), atol=0.005, rtol=0)
+
+
+@pytest.mark.parametrize("num_members", [1, 2, 3])
+def test_fewer_members_are_distinct_for_each_row_and_equally_likely(successors_of, num_members):
+    batch = toy_batch(B=4000)
+    out = successors_of(num_members=num_members, num_next_states=2)(batch)
+    assert out["next"].batch_size == (4000, num_members, 2)
+    member = ((out["next", "observation"] - batch["observation"][:, None, None])[..., 0].log10().round()).long()
+    assert (member[..., 0] == member[..., 1]).all()  # the draws of one member stay together
+    torch.testing.assert_close(out["next", "reward"][..., 0], torch.tensor(REWARD)[member])
+    member = member[..., 0].sort(1).values
+    assert all(len(row.unique()) == num_members for row in member)
+    counts = member.flatten().bincount(minlength=4)
+    assert (counts == 1000 * num_members).all()
+
+
+def test_fewer_members_are_unbiased_for_a_single_row(successors_of):
+    successors, batch = successors_of(num_members=2, num_next_states=1), toy_batch(B=4)
+    rewards = torch.stack([successors(batch)["next", "reward"][0].mean() for _ in range(600)])
+    assert abs(rewards.mean() - 2.0) < 5 * rewards.std() / 600**0.5  # mean of REWARD
+
+
+def test_fewer_members_need_a_batch_that_they_can_share(successors_of):
+    with pytest.raises(RuntimeError, match="must be a multiple of the 4 members: got 5 x 2"):
+        successors_of(num_members=2)(toy_batch(B=5))
+
+
+@pytest.mark.parametrize("num_members", [None, 2])
+def test_a_generator_makes_it_reproducible_and_leaves_the_global_one_alone(successors_of, num_members):
+    batch = toy_batch(B=8)
+    before = torch.get_rng_state()
+    outs = [
+        successors_of(scale=1.0, num_members=num_members, generator=torch.Generator().manual_seed(seed))(batch.clone())
+        for seed in (1, 1, 2)
+    ]
+    assert torch.equal(before, torch.get_rng_state())
+    assert (outs[0] == outs[1]).all() and not torch.equal(*(out["next", "observation"] for out in outs[1:]))
+
+
+def test_it_is_a_transform_of_a_replay_buffer(successors_of):
+    buffer = make_replay_buffer(100, batch_size=6)
+    buffer.append_transform(successors_of(num_next_states=3))
+    buffer.extend(toy_batch(B=20).select("observation", "action"))
+    assert buffer._storage._storage.get("next", None) is None  # nothing but what came is stored
+    assert buffer.sample()["next"].batch_size == (6, 4, 3)
+
+
+def test_the_models_parameters_stay_with_the_model():
+    model = GaussianEnsemble(3, 1, num_members=2, num_cells=(8,))
+    successors = EnsembleSuccessors(ModelBasedEnv(model, toy_env(), termination_fn=never_terminates))
+    assert not list(successors.parameters()) and not successors.state_dict()
+    buffer = make_replay_buffer(100, batch_size=6)
+    buffer.append_transform(successors)
+    assert not any(isinstance(v, torch.Tensor) and v.numel() == 8 for v in buffer.state_dict()["_transforms"].values())
+    assert not successors(toy_batch(B=4))["next", "observation"].requires_grad
+
+
+def test_what_it_writes_is_what_the_loss_reads(successors_of):
+    loss = EpistemicQuantileLoss(toy_actor(), toy_critic(num_quantiles=5))
+    SoftUpdate(loss, tau=0.1)
+    for kwargs in ({}, {"num_members": 2}):
+        batch = successors_of(num_next_states=3, **kwargs)(toy_batch(B=6).select("observation", "action"))
+        assert loss.compute_target(batch).shape == (6, 5 * kwargs.get("num_members", 4))
+        assert torch.isfinite(loss(batch)["loss_qvalue"])
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"num_next_states": 0}, "num_next_states must be positive, got 0"),
+        ({"sampling": "sobol"}, 'sampling must be "stratified" or "iid", got \'sobol\''),
+        ({"num_members": 0}, "num_members must be between 1 and the 4 members of model_env, got 0"),
+        ({"num_members": 5}, "num_members must be between 1 and the 4 members of model_env, got 5"),
+    ],
+)
+def test_arguments_out_of_range_are_named(successors_of, kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        successors_of(**kwargs)
+
+
+def test_a_batch_of_two_dimensions_is_refused(successors_of):
+    with pytest.raises(RuntimeError, match=r"the batch must be of size \[B\]"):
+        successors_of()(toy_batch(B=6).reshape(2, 3))
