@@ -1,0 +1,329 @@
+"""The loss behaves as TorchRL's own: keys, reductions, dispatch, weights, masks, what comes back."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from loss_parts import make_loss, narrow_actor
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torchrl.modules import ProbabilisticActor, TanhNormal
+from torchrl.objectives import SACLoss, SoftUpdate, ValueEstimators
+from torchrl.objectives.utils import hold_out_net
+
+from eqr_torchrl.functional import quantile_huber_loss, quantile_midpoints
+from eqr_torchrl.objectives import EpistemicQuantileLoss
+from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic, toy_env
+from eqr_torchrl.utility import MeanUtility
+
+LOSSES = ("loss_qvalue", "loss_actor", "loss_alpha")
+
+
+def seeded(loss, batch, seed: int = 3):
+    torch.manual_seed(seed)
+    return loss(batch)
+
+
+def test_forward_returns_losses_with_and_scalars_without_gradient():
+    out = make_loss()(toy_batch(B=6, M=2, K=3))
+    assert out.batch_size == torch.Size([])
+    assert all(out[key].requires_grad and out[key].shape == () for key in LOSSES)
+    report = {"alpha", "entropy", "epistemic_std", "target_value"}
+    assert set(out.keys()) == {*LOSSES, *report}
+    assert not any(out[key].requires_grad for key in report)
+
+
+def test_only_losses_have_names_that_a_trainer_sums():
+    assert [key for key, _ in make_loss()(toy_batch()).items() if key.startswith("loss")] == list(LOSSES)
+
+
+def test_forward_leaves_the_batch_as_it_was_but_for_the_td_error():
+    batch = toy_batch(B=6, M=2, K=3)
+    before = batch.clone()
+    loss = make_loss(critic=toy_critic(num_quantiles=5))
+    loss(batch)
+    assert batch["td_error"].shape == (6,) and not batch["td_error"].requires_grad and (batch["td_error"] >= 0).all()
+    assert (batch.exclude("td_error") == before).all()
+
+
+def test_td_error_and_critic_loss_of_a_row_follow_from_its_prediction_and_target():
+    critic = toy_critic(num_quantiles=5)
+    loss = make_loss(critic=critic, reduction="none", kappa=0.5)
+    batch = toy_batch(B=6, M=2, K=3)
+    torch.manual_seed(3)
+    target = loss.compute_target(batch)
+    losses = seeded(loss, batch)
+    prediction = critic(batch.select("observation", "action"))["state_action_value"]
+    torch.testing.assert_close(batch["td_error"], (prediction.mean(-1) - target.mean(-1)).abs())
+    expected = quantile_huber_loss(prediction, target, quantile_midpoints(5), kappa=0.5)
+    torch.testing.assert_close(losses["loss_qvalue"], expected)
+
+
+@pytest.mark.parametrize("size", [(), (2, 3)])
+def test_reductions_are_those_of_the_rows(size):
+    actor, critic, batch = toy_actor(), toy_critic(), toy_batch(6, *size)
+    rows, mean, total = (
+        seeded(make_loss(actor, critic, alpha_init=0.5, reduction=reduction), batch)
+        for reduction in ("none", "mean", "sum")
+    )
+    assert rows.batch_size == (6,)
+    for key in LOSSES:
+        assert rows[key].shape == (6,)
+        torch.testing.assert_close(rows[key].mean(), mean[key])
+        torch.testing.assert_close(rows[key].sum(), total[key])
+
+
+def test_scalars_beside_unreduced_losses():
+    assert set(make_loss(reduction="none")(toy_batch()).keys()) == set(LOSSES)
+    out = make_loss(reduction="none", scalar_output_mode="non_tensor")(toy_batch())
+    assert out["alpha"].shape == () and out["entropy"].shape == ()
+
+
+# [4, 5] against [20]; 1, 2 and 257 rows against each row alone
+@pytest.mark.parametrize("ensemble", [False, True])
+def test_a_batch_of_two_dimensions_is_the_flattened_batch(ensemble):
+    flat = toy_batch(B=20, M=2, K=3) if ensemble else toy_batch(B=20)
+    successors = flat.pop("next")
+    folded = flat.reshape(4, 5).set("next", successors.reshape(4, 5, *successors.shape[1:]))
+    flat.set("next", successors)
+    actor, critic = toy_actor(), toy_critic()
+    rows = seeded(make_loss(actor, critic, reduction="none"), folded)
+    assert rows.batch_size == (4, 5) and folded["td_error"].shape == (4, 5)
+    flat_rows = seeded(make_loss(actor, critic, reduction="none"), flat)
+    means = seeded(make_loss(actor, critic), folded)
+    for key in LOSSES:
+        torch.testing.assert_close(rows[key].flatten(), flat_rows[key])
+        torch.testing.assert_close(means[key], flat_rows[key].mean())
+
+
+@pytest.mark.parametrize("terminated", ["none", "some", "all"])
+@pytest.mark.parametrize("size", [1, 2, 257])
+def test_any_batch_size_gives_the_loss_of_its_rows_one_by_one(size, terminated):
+    batch = toy_batch(B=size)
+    flags = batch["next", "terminated"]
+    flags[:: {"none": size + 1, "some": 2, "all": 1}[terminated]] = terminated != "none"
+    loss = make_loss(action_sampling="iid", reduction="none")
+    torch.manual_seed(3)
+    target = loss.compute_target(batch)
+    together = seeded(loss, batch)["loss_qvalue"]
+    critic = loss.get_stateful_net("qvalue_network").critics[0]
+    for i in range(0, size, 37):
+        prediction = critic(batch[i].select("observation", "action"))["state_action_value"]
+        torch.testing.assert_close(together[i], quantile_huber_loss(prediction, target[i], quantile_midpoints(5)))
+        if flags[i]:
+            torch.testing.assert_close(target[i], batch["next", "reward"][i].expand(5))
+
+
+def test_every_key_can_be_renamed():
+    actor = toy_actor()
+    critic = toy_critic()
+    batch = toy_batch(B=6, M=2, K=3).set("priority_weight", torch.rand(6))
+    expected = seeded(make_loss(actor, critic), batch)
+
+    renamed_actor = ProbabilisticActor(
+        TensorDictModule(actor.module[0].module, ["observation"], ["loc", "scale"]),
+        in_keys=["loc", "scale"],
+        out_keys=["push"],
+        distribution_class=TanhNormal,
+    )
+    renamed_critic = TensorDictModule(critic.module, ["observation", "push"], ["atoms"])
+    loss = make_loss(renamed_actor, renamed_critic, action_spec=actor.spec["action"])
+    loss.set_keys(
+        action="push", state_action_value="atoms", log_prob="push_log_prob", priority="surprise",
+        priority_weight="importance", reward="gain", done="over", terminated="dead",
+    )  # fmt: skip
+    renamed = batch.exclude("td_error")
+    for old, new in (("action", "push"), ("priority_weight", "importance")):
+        renamed.rename_key_(old, new)
+    for old, new in (("reward", "gain"), ("done", "over"), ("terminated", "dead")):
+        renamed.rename_key_(("next", old), ("next", new))
+    out = seeded(loss, renamed)
+    for key, value in expected.items():
+        torch.testing.assert_close(out[key], value)
+    torch.testing.assert_close(renamed["surprise"], batch["td_error"])
+    assert loss.in_keys == ["observation", "push", ("next", "observation"), ("next", "gain"), ("next", "dead")]
+
+
+def test_keys_may_be_nested_and_unknown_ones_are_refused():
+    loss = make_loss()
+    loss.set_keys(reward=("agent", "reward"))
+    batch = toy_batch(B=6, M=2, K=3)
+    batch.rename_key_(("next", "reward"), ("next", "agent", "reward"))
+    assert ("next", "agent", "reward") in loss.in_keys
+    loss(batch)
+    loss.set_keys(reward=None)  # back to the default
+    loss(toy_batch())
+    with pytest.raises(ValueError, match="rewards is not an accepted tensordict key"):
+        loss.set_keys(rewards="reward")
+
+
+def test_the_keys_that_sac_trainer_sets_exist():
+    make_loss().set_keys(reward="reward", done="done", terminated="terminated", action="action")
+
+
+def test_two_losses_do_not_share_keys():
+    first, second = make_loss(), make_loss()
+    first.set_keys(reward="gain")
+    assert second.tensor_keys.reward == "reward"
+
+
+def test_dispatch_takes_keyword_arguments_and_returns_the_out_keys():
+    loss, batch = make_loss(), toy_batch(B=6)
+    assert loss.in_keys == ["observation", "action"] + [("next", k) for k in ("observation", "reward", "terminated")]
+    expected = seeded(loss, batch)
+    kwargs = {"_".join(key) if isinstance(key, tuple) else key: batch.get(key) for key in loss.in_keys}
+    torch.manual_seed(3)
+    values = loss(**kwargs)
+    assert len(values) == len(loss.out_keys) == 5
+    for key, value in zip(loss.out_keys, values, strict=True):
+        torch.testing.assert_close(value, expected[key])
+    loss.select_out_keys("loss_actor", "loss_qvalue")
+    torch.manual_seed(3)
+    actor_loss, critic_loss = loss(**kwargs)
+    torch.testing.assert_close(actor_loss, expected["loss_actor"])
+    torch.testing.assert_close(critic_loss, expected["loss_qvalue"])
+
+
+def test_the_keys_it_says_it_reads_are_enough():
+    batch = toy_batch(B=6, M=2, K=3)
+    loss = make_loss()
+    loss(batch.select(*loss.in_keys))
+
+
+@pytest.mark.parametrize("use", [True, "auto", False])
+def test_priority_weights_weigh_the_rows_of_every_loss(use):
+    actor, critic, batch = toy_actor(), toy_critic(), toy_batch(B=6, M=2, K=3)
+    rows = seeded(make_loss(actor, critic, alpha_init=0.5, reduction="none"), batch)
+    weight = torch.rand(6)
+    loss = make_loss(actor, critic, alpha_init=0.5, use_prioritized_weights=use)
+    out = seeded(loss, batch.set("priority_weight", weight))
+    share = weight / weight.sum() if use else torch.full((6,), 1 / 6)
+    for key in LOSSES:
+        torch.testing.assert_close(out[key], (share * rows[key]).sum())
+
+
+def test_a_mask_of_the_collector_leaves_rows_out():
+    actor, critic, batch = toy_actor(), toy_critic(), toy_batch(B=6, M=2, K=3)
+    rows = seeded(make_loss(actor, critic, alpha_init=0.5, reduction="none"), batch)
+    mask = torch.tensor([True, False, True, True, False, True])
+    batch.set(("collector", "mask"), mask)
+    out = seeded(make_loss(actor, critic, alpha_init=0.5), batch)
+    for key in LOSSES:
+        torch.testing.assert_close(out[key], rows[key][mask].mean())
+
+
+def test_the_default_utility_is_the_mean_and_any_module_can_take_its_place():
+    assert isinstance(make_loss().utility, MeanUtility)
+
+    class Best(torch.nn.Module):
+        def forward(self, quantiles):
+            return quantiles.amax(-1)
+
+    actor, critic, batch = toy_actor(), toy_critic(), toy_batch()
+    mean, best = (seeded(make_loss(actor, critic, utility=u), batch)["loss_actor"] for u in (None, Best()))
+    assert best < mean
+
+
+def test_make_value_estimator_sets_the_discount_alone():
+    loss = EpistemicQuantileLoss(toy_actor(), toy_critic())
+    assert loss.gamma == pytest.approx(0.99)
+    assert loss.make_value_estimator(gamma=0.5) is loss and loss.gamma == 0.5
+    assert loss.make_value_estimator(ValueEstimators.TD0, gamma=torch.tensor(0.25)).gamma == 0.25
+    with pytest.raises(NotImplementedError, match="value_type must be ValueEstimators.TD0"):
+        loss.make_value_estimator(ValueEstimators.TDLambda)
+    with pytest.raises(ValueError, match=r"gamma must be in \[0, 1\], got 1.5"):
+        loss.make_value_estimator(gamma=1.5)
+    with pytest.raises(ValueError, match="hyperparams must be gamma alone, got lmbda"):
+        loss.make_value_estimator(lmbda=0.9)
+
+
+def test_without_an_updater_the_user_is_warned():
+    with pytest.warns(UserWarning, match="No target network updater"):
+        EpistemicQuantileLoss(toy_actor(), toy_critic())(toy_batch())
+
+
+def test_target_entropy_is_minus_the_action_dimension_unless_given():
+    assert make_loss(toy_actor(3, 2), toy_critic(3, 2)).target_entropy == -2
+    assert make_loss(target_entropy=-0.25).target_entropy == -0.25
+
+
+def test_temperature_and_policy_losses_are_those_of_sac():
+    actor, critic = toy_actor(3, 2), toy_critic(3, 2, num_quantiles=1)
+    batch = toy_batch(B=6, action_dim=2)
+    ours = seeded(make_loss(actor, critic, alpha_init=0.3), batch)
+    sac = SACLoss(actor, [critic], num_qvalue_nets=1, alpha_init=0.3)
+    sac.make_value_estimator(gamma=0.9)
+    SoftUpdate(sac, tau=0.1)
+    torch.manual_seed(3)
+    loss_actor, metadata = sac.actor_loss(batch.clone())
+    # at the actions that SAC draws, both policies' losses are the same function of the log-densities
+    own = make_loss(actor, critic, alpha_init=0.3)
+    torch.manual_seed(3)
+    own_actor, own_metadata = own.actor_loss(batch)
+    torch.testing.assert_close(own_actor, loss_actor)
+    torch.testing.assert_close(own_metadata["log_prob"], metadata["log_prob"])
+    torch.testing.assert_close(own.alpha_loss(metadata["log_prob"]), sac._alpha_loss(metadata["log_prob"]))
+    assert ours["alpha"] == pytest.approx(0.3)
+
+
+def test_temperature_bounds_and_fixed_temperature():
+    loss = make_loss(alpha_init=1.0, min_alpha=0.1, max_alpha=0.5)
+    assert loss(toy_batch())["alpha"] == pytest.approx(0.5)
+    loss.log_alpha.data.fill_(-9.0)
+    assert loss(toy_batch())["alpha"] == pytest.approx(0.1)
+    fixed = make_loss(fixed_alpha=True, alpha_init=0.2)
+    out = fixed(toy_batch())
+    assert out["loss_alpha"] == 0 and out["alpha"] == pytest.approx(0.2)
+    assert "log_alpha" not in dict(fixed.named_parameters())
+
+
+def test_reported_epistemic_std_is_that_of_the_prediction():
+    batch, critic = toy_batch(B=6, M=2, K=3), toy_critic(num_quantiles=5)
+    prediction = critic(batch.select("observation", "action"))["state_action_value"]
+    torch.testing.assert_close(make_loss(critic=critic)(batch)["epistemic_std"], prediction.std(-1).mean().detach())
+    assert make_loss(critic=toy_critic(num_quantiles=1))(batch)["epistemic_std"] == 0
+
+
+def test_networks_can_be_held_out_as_in_torchrl():
+    loss = make_loss()
+    with hold_out_net(loss.qvalue_network_params):
+        loss(toy_batch())["loss_actor"].backward()
+    assert all(p.grad is None for p in loss.qvalue_network_params.values(True, True))
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"num_qvalue_nets": 0}, "num_qvalue_nets must be positive"),
+        ({"num_qvalue_nets": 2}, "qvalue_network must be a list of 2 critics"),
+        ({"num_next_actions": 0}, "num_next_actions must be positive, got 0"),
+        ({"action_sampling": "grid"}, 'action_sampling must be "stratified" or "iid", got \'grid\''),
+        ({"kappa": -1.0}, "kappa must not be negative, got -1.0"),
+        ({"alpha_init": 0.0}, "alpha_init must be positive, got 0.0"),
+    ],
+)
+def test_arguments_out_of_range_are_named_in_one_line(kwargs, message):
+    with pytest.raises(ValueError, match=message) as error:
+        EpistemicQuantileLoss(toy_actor(), toy_critic(), **kwargs)
+    assert "\n" not in str(error.value)
+
+
+def test_an_automatic_target_entropy_needs_the_size_of_the_action():
+    with pytest.raises(ValueError, match="needs the size of the action: give action_spec or a number"):
+        make_loss(narrow_actor(0.0))
+    assert make_loss(narrow_actor(0.0), action_spec=toy_env().action_spec).target_entropy == -1
+
+
+def test_unknown_arguments_are_named():
+    with pytest.raises(TypeError, match="num_qvalue_net'"):
+        EpistemicQuantileLoss(toy_actor(), toy_critic(), num_qvalue_net=1)
+
+
+@pytest.mark.parametrize("size", [(4, 5), (4, 5, 3, 2), (3,), ()])
+def test_successors_of_any_other_shape_are_refused(size):
+    batch = toy_batch(B=4).exclude("next")
+    reward, flag = torch.zeros(*size, 1), torch.zeros(*size, 1, dtype=torch.bool)
+    next_ = TensorDict({"observation": torch.zeros(*size, 3), "reward": reward, "terminated": flag}, size)
+    broken = TensorDict({"observation": batch["observation"], "action": batch["action"], "next": next_}, [])
+    with pytest.raises(RuntimeError, match=r'"next" must have batch size \[\*B\] or \[\*B, M, K\]'):
+        make_loss()(broken)

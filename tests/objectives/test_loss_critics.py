@@ -1,0 +1,135 @@
+"""Critics of any build, alone or in lists: layer norm, dropout, batch dimensions, shared encoders."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from loss_parts import make_loss
+from tensordict.nn import TensorDictModule
+from torch import nn
+from torchrl.modules import MLP, ValueOperator
+from torchrl.objectives import SoftUpdate, TQCLoss
+
+from eqr_torchrl.objectives import EpistemicQuantileLoss, make_optimizer, make_update
+from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic
+
+
+def critic_of(*layers: nn.Module) -> TensorDictModule:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Sequential(*layers)
+
+        def forward(self, observation, action):
+            return self.net(torch.cat([observation, action], -1))
+
+    return TensorDictModule(Net(), ["observation", "action"], ["state_action_value"])
+
+
+BUILDS = {
+    "layer norm": lambda: critic_of(nn.Linear(4, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 5)),
+    "dropout": lambda: critic_of(nn.Linear(4, 8), nn.Dropout(0.2), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 5)),
+    "torchrl": lambda: ValueOperator(MLP(in_features=4, out_features=5, num_cells=[8]), ["observation", "action"]),
+    "toy": toy_critic,
+}
+
+
+@pytest.mark.parametrize("build", list(BUILDS))
+@pytest.mark.parametrize("size", [(), (2, 3)])
+def test_critics_of_any_build_train(build, size):
+    loss = make_loss(critic=BUILDS[build](), tau=0.5)
+    assert (loss.qvalue_network_params.detach() == loss.target_qvalue_network_params).all()
+    update = make_update(loss, make_optimizer(loss, lr_critic=1e-2), loss.updater)
+    batch = toy_batch(16, *size)
+    batch["next", "terminated"].fill_(True)  # targets stand still
+    losses = torch.stack([update(batch)["loss_qvalue"] for _ in range(30)])
+    assert torch.isfinite(losses).all() and losses[-5:].mean() < 0.9 * losses[:5].mean()
+
+
+def test_dropout_draws_anew_in_training_and_not_in_evaluation():
+    loss, batch = make_loss(critic=BUILDS["dropout"]()), toy_batch(B=16)
+    loss.actor_network_params.apply_(lambda p: p.data.zero_())
+    values = [loss._values(loss.qvalue_network_params, batch, batch["action"]) for _ in range(2)]
+    assert not torch.equal(*values)
+    loss.eval()
+    loss.qvalue_network.eval()  # networks are kept outside the module tree
+    values = [loss._values(loss.qvalue_network_params, batch, batch["action"]) for _ in range(2)]
+    assert torch.equal(*values)
+
+
+def test_a_list_of_critics_built_differently_keeps_their_weights_and_is_saved_and_updated():
+    critics = [BUILDS["layer norm"](), toy_critic(num_cells=(4, 4, 4))]
+    loss = make_loss(critic=critics, tau=0.5)
+    assert loss.num_qvalue_nets == 2
+    assert {id(p) for c in critics for p in c.parameters()} <= {id(p) for p in loss.parameters()}
+    batch = toy_batch(B=6, M=2, K=3)
+    values = loss._values(loss.qvalue_network_params, batch, batch["action"])
+    assert values.shape == (6, 2, 5)
+    for i, critic in enumerate(critics):
+        expected = critic(batch.select("observation", "action"))["state_action_value"]
+        torch.testing.assert_close(values[:, i], expected)
+    update = make_update(loss, make_optimizer(loss), loss.updater)
+    update(batch)
+    fresh = make_loss(critic=[BUILDS["layer norm"](), toy_critic(num_cells=(4, 4, 4))])
+    fresh.load_state_dict(loss.state_dict(), strict=True)
+    torch.manual_seed(1)
+    expected = loss(batch)["loss_qvalue"]
+    torch.manual_seed(1)
+    assert fresh(batch)["loss_qvalue"] == expected
+
+
+def test_the_loss_of_several_critics_is_the_sum_of_theirs():
+    actor, critics, batch = toy_actor(), [toy_critic(), toy_critic()], toy_batch(B=6)
+    batch["next", "terminated"].fill_(True)  # the target is the reward, whatever the critics say
+    both = make_loss(actor, critics)(batch)["loss_qvalue"]
+    torch.testing.assert_close(both, sum(make_loss(actor, [c])(batch)["loss_qvalue"] for c in critics))
+
+
+def test_critics_may_come_as_a_module_list():
+    assert make_loss(critic=nn.ModuleList([toy_critic(), toy_critic()])).num_qvalue_nets == 2
+
+
+def test_lazy_layers_work_once_they_are_initialised():
+    critic = critic_of(nn.LazyLinear(8), nn.Tanh(), nn.LazyLinear(5))
+    critic(toy_batch())
+    loss = make_loss(critic=critic)
+    assert torch.isfinite(loss(toy_batch())["loss_qvalue"])
+    assert (loss.qvalue_network_params.detach() == loss.target_qvalue_network_params).all()
+
+
+def test_one_quantile_critic_serves_tqc_and_this_loss():
+    actor, critic, batch = toy_actor(), toy_critic(num_quantiles=5), toy_batch(B=6)
+    tqc = TQCLoss(actor, [critic], num_qvalue_nets=1, top_quantiles_to_drop_per_net=0)
+    tqc.make_value_estimator(gamma=0.9)
+    SoftUpdate(tqc, tau=0.1)
+    for loss in (tqc, make_loss(actor, critic)):
+        assert torch.isfinite(loss(batch.clone())["loss_qvalue"])
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared, self.head = nn.Linear(3, 8), nn.Linear(9, 5)
+
+    def forward(self, observation, action):
+        return self.head(torch.cat([self.shared(observation).tanh(), action], -1))
+
+
+@pytest.mark.parametrize("separate_losses", [False, True])
+def test_an_encoder_shared_with_the_policy_learns_from_the_critic_unless_losses_are_separate(separate_losses):
+    actor, encoder = toy_actor(num_cells=(8,)), Encoder()
+    encoder.shared = actor.module[0].module.network[0]
+    critic = TensorDictModule(encoder, ["observation", "action"], ["state_action_value"])
+    loss = EpistemicQuantileLoss(actor, critic, separate_losses=separate_losses)
+    updater = SoftUpdate(loss, tau=0.1)
+    loss(toy_batch(B=6))["loss_qvalue"].backward()
+    assert (encoder.shared.weight.grad is None) == separate_losses
+    assert encoder.head.weight.grad is not None
+    make_update(loss, make_optimizer(loss), updater)(toy_batch(B=6))
+
+
+def test_an_optimiser_takes_no_running_statistics():
+    critic = critic_of(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 5))
+    loss = EpistemicQuantileLoss(toy_actor(), critic)
+    trained = {id(p) for group in make_optimizer(loss).param_groups for p in group["params"]}
+    assert trained == {id(p) for p in loss.parameters()}

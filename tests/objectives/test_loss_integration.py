@@ -1,0 +1,130 @@
+"""The loss inside what TorchRL and PyTorch build around losses: compiler, Trainer, checkpoints, update functions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from loss_parts import make_loss
+from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+from torchrl.envs import Compose, InitTracker, RewardSum, TransformedEnv
+from torchrl.objectives import SACLoss, SoftUpdate, group_optimizers
+
+from eqr_torchrl.objectives import EpistemicQuantileLoss, make_optimizer, make_update
+from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic, toy_env
+
+
+@pytest.mark.filterwarnings("ignore")  # tracing tensordict warns of its own future
+@pytest.mark.slow
+def test_compiled_in_one_graph_it_gives_the_same_losses_and_gradients():
+    torch._dynamo.reset()
+    loss, batch = make_loss(), toy_batch(B=6, M=2, K=3)
+    compiled = torch.compile(loss, backend="eager", fullgraph=True)
+    compiled(batch.clone())  # the first call traces
+    outs, gradients = [], []
+    for one in (loss, compiled):
+        torch.manual_seed(1)
+        outs.append(one(batch.clone()))
+        loss.zero_grad()
+        (outs[-1]["loss_qvalue"] + outs[-1]["loss_actor"] + outs[-1]["loss_alpha"]).backward()
+        gradients.append([p.grad.clone() for p in loss.parameters()])
+    for key, value in outs[0].items():
+        torch.testing.assert_close(value, outs[1][key])
+    torch.testing.assert_close(*gradients)
+
+
+def test_one_update_moves_every_parameter_and_the_target_and_keeps_no_graph():
+    loss, batch = make_loss(tau=0.1), toy_batch(B=6, M=2, K=3)
+    optimizer = make_optimizer(loss, lr_actor=1e-2, lr_critic=1e-3, lr_alpha=1e-1)
+    assert [group["lr"] for group in optimizer.param_groups] == [1e-2, 1e-3, 1e-1]
+    before = [p.detach().clone() for p in loss.parameters()]
+    target = loss.target_qvalue_network_params.clone().detach()
+    losses = make_update(loss, optimizer, loss.updater)(batch)
+    assert not any(value.requires_grad for value in losses.values())
+    assert all(not torch.equal(old, new) for old, new in zip(before, loss.parameters(), strict=True))
+    assert all(p.grad is None for p in loss.parameters())
+    for key, moved in loss.target_qvalue_network_params.items(True, True):
+        expected = 0.9 * target[key] + 0.1 * loss.qvalue_network_params[key].detach()
+        torch.testing.assert_close(moved, expected)
+
+
+def test_an_update_is_adam_on_the_sum_of_the_losses():
+    actor, critic, batch = toy_actor(), toy_critic(), toy_batch(B=6, M=2, K=3)
+    loss, twin = make_loss(actor, critic), make_loss()
+    twin.load_state_dict(loss.state_dict())
+    torch.manual_seed(1)
+    make_update(loss, make_optimizer(loss, lr_actor=1e-2, lr_critic=1e-2, lr_alpha=1e-2), loss.updater)(batch)
+    adam = torch.optim.Adam(twin.parameters(), lr=1e-2)
+    torch.manual_seed(1)
+    out = twin(batch)
+    (out["loss_qvalue"] + out["loss_actor"] + out["loss_alpha"]).backward()
+    adam.step()
+    for one, other in zip(loss.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_make_update_serves_torchrls_sac_and_a_fixed_temperature():
+    batch = toy_batch(B=6)
+    sac = SACLoss(toy_actor(), [toy_critic(num_quantiles=1), toy_critic(num_quantiles=1)], num_qvalue_nets=2)
+    sac.make_value_estimator(gamma=0.9)
+    fixed = EpistemicQuantileLoss(toy_actor(), toy_critic(), fixed_alpha=True)
+    for loss in (sac, fixed):
+        losses = make_update(loss, make_optimizer(loss), SoftUpdate(loss, tau=0.1))(batch)
+        assert torch.isfinite(losses["loss_qvalue"])
+    assert len(make_optimizer(fixed).param_groups) == 2
+
+
+def test_separate_optimisers_can_be_grouped_as_in_torchrls_scripts():
+    loss = make_loss()
+    optimizer = group_optimizers(
+        torch.optim.Adam(list(loss.actor_network_params.flatten_keys().values()), lr=1e-3),
+        torch.optim.Adam(list(loss.qvalue_network_params.flatten_keys().values()), lr=1e-3),
+        torch.optim.Adam([loss.log_alpha], lr=1e-3),
+    )
+    make_update(loss, optimizer, loss.updater)(toy_batch(B=6))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_torchrls_trainer_trains_it():
+    from torchrl.collectors import Collector  # warns while it is imported
+    from torchrl.trainers import DefaultOptimizationStepper, ReplayBufferTrainer, TargetNetUpdaterHook, Trainer
+
+    transforms = Compose(InitTracker(), RewardSum(in_keys=["reward"], out_keys=["reward_sum"]))
+    env = TransformedEnv(toy_env(), transforms)
+    actor, critic = toy_actor(), toy_critic()
+    loss = EpistemicQuantileLoss(actor, critic)
+    loss.make_value_estimator(gamma=0.9)
+    loss.set_keys(reward="reward", done="done", terminated="terminated", action="action")
+    before = [p.detach().clone() for p in loss.parameters()]
+    collector = Collector(env, actor, frames_per_batch=20, total_frames=60, auto_register_policy_transforms=False)
+    trainer = Trainer(
+        collector=collector,
+        total_frames=60,
+        frame_skip=1,
+        optim_steps_per_batch=2,
+        loss_module=loss,
+        optimizer=torch.optim.Adam(loss.parameters(), lr=1e-3),
+        optimization_stepper=DefaultOptimizationStepper(),
+        progress_bar=False,
+    )
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(100), batch_size=8)
+    ReplayBufferTrainer(buffer, batch_size=8, flatten_tensordicts=True).register(trainer)
+    TargetNetUpdaterHook(SoftUpdate(loss, tau=0.1)).register(trainer, "target_net_updater")
+    trainer.train()
+    assert all(not torch.equal(old, new) for old, new in zip(before, loss.parameters(), strict=True))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torchrls_checkpoint_brings_it_back(tmp_path):
+    from torchrl.checkpoint import Checkpoint
+
+    batch = toy_batch(B=6, M=2, K=3)
+    loss, fresh = make_loss(), make_loss()
+    optimizer, other = make_optimizer(loss), make_optimizer(fresh)
+    make_update(loss, optimizer, loss.updater)(batch)
+    Checkpoint(loss=loss, optimizer=optimizer, updater=loss.updater).save(tmp_path / "checkpoint")
+    Checkpoint(loss=fresh, optimizer=other, updater=fresh.updater).load(tmp_path / "checkpoint")
+    for one, opt in ((loss, optimizer), (fresh, other)):
+        torch.manual_seed(1)
+        make_update(one, opt, one.updater)(batch)
+    for a, b in zip(loss.state_dict().values(), fresh.state_dict().values(), strict=True):
+        assert not isinstance(a, torch.Tensor) or torch.equal(a, b)
