@@ -1,0 +1,303 @@
+"""Fitting the ensemble: what it learns, when members stop, and what it leaves behind."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import nn
+from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+
+from eqr_torchrl.world_models import GaussianEnsemble, fit_world_model
+
+STATE, PUSH = torch.tensor([[0.9, 0.1], [0.0, 0.8]]), torch.tensor([[0.0, 0.5]])
+STATE_NOISE, REWARD_NOISE = 0.1, 0.3
+
+
+def linear_system(rows: int, seed: int = 0, reward_scale: float = 1.0) -> TensorDict:
+    """Transitions of s' = s STATE + a PUSH + noise with reward s_0 - a + noise."""
+    generator = torch.Generator().manual_seed(seed)
+    state = torch.randn(rows, 2, generator=generator)
+    action = torch.rand(rows, 1, generator=generator) * 2 - 1
+    next_state = state @ STATE + action @ PUSH + STATE_NOISE * torch.randn(rows, 2, generator=generator)
+    reward = state[:, :1] - action + REWARD_NOISE * torch.randn(rows, 1, generator=generator)
+    successors = {"observation": next_state, "reward": reward * reward_scale}
+    return TensorDict({"observation": state, "action": action, "next": successors}, [rows])
+
+
+def make(num_members: int = 3, num_cells=(16,), lr: float = 1e-2, seed: int = 0, **kwargs):
+    torch.manual_seed(seed)
+    model = GaussianEnsemble(2, 1, num_members=num_members, num_cells=num_cells, **kwargs)
+    return model, torch.optim.Adam(model.parameters(), lr=lr, weight_decay=5e-5)
+
+
+def weights(model: nn.Module) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_recovers_mean_and_noise_of_a_linear_system():
+    model, optimizer = make(num_members=3, num_cells=(32,))
+    # squared error settles before the variance does: go on until it rises
+    settings = {"patience": 15, "min_improvement": 0.0}
+    metrics = fit_world_model(model, linear_system(4000), optimizer=optimizer, generator=generator(), **settings)
+    fresh = linear_system(500, seed=1)
+    state, action = fresh["observation"], fresh["action"]
+    with torch.no_grad():
+        loc, scale = model(state.expand(3, 500, 2), action.expand(3, 500, 1))
+    truth = torch.cat([state @ STATE + action @ PUSH, state[:, :1] - action], -1)
+    assert (loc - truth).square().mean((0, 1)).sqrt().max() < 0.06
+    noise = torch.tensor([STATE_NOISE, STATE_NOISE, REWARD_NOISE])
+    assert (scale.log().mean((0, 1)) - noise.log()).abs().max() < 0.15
+    # held-out squared error: the noise's own variance, (0.01 + 0.01 + 0.09) / 3 = 0.0367, and little more
+    assert all(0.030 < mse < 0.045 for mse in metrics["validation_mse"])
+    # twice the negative log-likelihood of the truth without its constant: 1 + mean log variance
+    expected = 1 + noise.square().log().mean().item()
+    assert all(nll == pytest.approx(expected, abs=0.25) for nll in metrics["validation_nll"])
+
+
+def test_members_with_equal_weights_part_because_their_bootstrap_samples_differ():
+    model, optimizer = make(num_members=2)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter[1] = parameter[0]
+    fit_world_model(model, linear_system(60), optimizer=optimizer, max_epochs=20, generator=generator())
+    for parameter in model.parameters():
+        assert not torch.allclose(parameter[0], parameter[1], atol=1e-4)
+
+
+def test_members_disagree_more_far_from_the_data():
+    model, optimizer = make(num_members=5)
+    fit_world_model(model, linear_system(500), optimizer=optimizer, generator=generator())
+    with torch.no_grad():
+        near, _ = model(torch.randn(100, 2).expand(5, 100, 2), torch.zeros(5, 100, 1))
+        far, _ = model((20 * torch.randn(100, 2)).expand(5, 100, 2), torch.zeros(5, 100, 1))
+    assert far.std(0).mean() > 5 * near.std(0).mean()
+
+
+def test_without_improvement_the_initial_weights_stay():
+    model, optimizer = make(lr=1e3)
+    before = weights(model)
+    metrics = fit_world_model(model, linear_system(100), optimizer=optimizer, patience=2, generator=generator())
+    assert metrics["member_epochs"] == [2, 2, 2]
+    torch.testing.assert_close(weights(model), before, rtol=0, atol=0)
+
+
+def test_each_member_stops_alone_and_keeps_its_best_weights():
+    model, optimizer = make(num_members=5)
+    data, reports, sizes = linear_system(200), [], []
+
+    def progress(report):
+        reports.append(report)
+        sizes.append(len(next(model.parameters())))
+
+    metrics = fit_world_model(model, data, optimizer=optimizer, patience=3, generator=generator(), progress=progress)
+    epochs = metrics["member_epochs"]
+    assert len(set(epochs)) > 1
+    assert metrics["epochs"] == max(epochs) == len(reports) == reports[-1]["epoch"]
+    # a member that has stopped is no longer part of the products
+    assert sizes == [sum(epoch < last for last in epochs) for epoch in range(1, max(epochs) + 1)]
+    assert sizes == [len(report["active_members"]) for report in reports]
+    # the best error that was reported is that of the weights that were kept, but for gains below min_improvement
+    torch.testing.assert_close(reports[-1]["validation_mse"], metrics["validation_mse"], rtol=1e-4, atol=0)
+    for member, last in enumerate(epochs):
+        best = [report["validation_mse"][member] for report in reports]
+        assert best[last - 4] == best[-1]  # no improvement in the last `patience` epochs
+        assert last == 3 or best[last - 4] < best[last - 5] or last == 4
+
+
+def test_what_a_member_learns_does_not_depend_on_the_others():
+    results = []
+    for hopeless in (False, True):
+        model, optimizer = make(num_members=3)
+        if hopeless:  # no step improves member 1, so it stops at another time
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter[1] *= 1e6
+        metrics = fit_world_model(model, linear_system(150), optimizer=optimizer, max_epochs=40, generator=generator())
+        results.append((metrics["member_epochs"], [p[[0, 2]] for p in weights(model)]))
+    assert results[0][0][1] != results[1][0][1]
+    assert results[0][0][::2] == results[1][0][::2]
+    torch.testing.assert_close(results[0][1], results[1][1], rtol=1e-3, atol=1e-4)
+
+
+def test_second_fit_goes_on_with_weights_and_optimiser_state():
+    model, optimizer = make()
+    data = linear_system(100)
+    fit_world_model(model, data, optimizer=optimizer, max_epochs=3, batch_size=20, generator=generator())
+    parameter = model.layers[0].weight
+    assert optimizer.state[parameter]["step"] == 3 * 4  # 80 training rows, 20 each
+    first = fit_world_model(model, data, optimizer=optimizer, max_epochs=0, generator=generator())["validation_mse"]
+    fit_world_model(model, data, optimizer=optimizer, max_epochs=2, batch_size=20, generator=generator())
+    assert optimizer.state[parameter]["step"] == 5 * 4
+    assert optimizer.state[parameter]["exp_avg"].shape == parameter.shape
+    after = fit_world_model(model, data, optimizer=optimizer, max_epochs=0, generator=generator())["validation_mse"]
+    assert all(b <= a for a, b in zip(first, after, strict=True))
+
+
+def test_last_partial_batch_is_used():
+    model, optimizer = make()
+    fit_world_model(model, linear_system(100), optimizer=optimizer, max_epochs=1, batch_size=60, generator=generator())
+    assert optimizer.state[model.layers[0].weight]["step"] == 2  # 60 + 20 of 80 rows
+
+
+def test_same_generator_seed_gives_the_same_result_and_leaves_the_global_one_alone():
+    results = []
+    for seed in (0, 0, 1):
+        model, optimizer = make()
+        torch.manual_seed(seed + 10)
+        state = torch.get_rng_state()
+        metrics = fit_world_model(
+            model, linear_system(50), optimizer=optimizer, max_epochs=4, generator=generator(seed)
+        )
+        assert torch.equal(torch.get_rng_state(), state)
+        results.append((metrics["validation_mse"], weights(model)))
+    torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
+    assert results[0][0] != results[2][0]
+
+
+def test_normaliser_holds_the_statistics_of_all_data():
+    model, optimizer = make()
+    data = linear_system(40)
+    fit_world_model(model, data, optimizer=optimizer, max_epochs=0)
+    inputs = torch.cat([data["observation"], data["action"]], -1)
+    torch.testing.assert_close(model.normalizer.mean, inputs.mean(0))
+    torch.testing.assert_close(model.normalizer.std, inputs.std(0))
+
+
+@pytest.mark.parametrize("rows", [2, 3, 7])
+def test_tiny_data_sets_train(rows):
+    model, optimizer = make()
+    before = weights(model)
+    metrics = fit_world_model(model, linear_system(rows), optimizer=optimizer, batch_size=256, max_epochs=20)
+    assert metrics["validation_rows"] == max(1, rows // 5)
+    assert metrics["train_rows"] == rows - metrics["validation_rows"]
+    assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
+    assert not torch.equal(before[0], weights(model)[0])
+
+
+@pytest.mark.parametrize("reward_scale", [1e4, 1e6])
+def test_huge_rewards_leave_everything_finite(reward_scale):
+    model, optimizer = make()
+    metrics = fit_world_model(model, linear_system(200, reward_scale=reward_scale), optimizer=optimizer, max_epochs=10)
+    assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
+    assert all(torch.isfinite(torch.tensor(metrics[key])).all() for key in ("validation_mse", "validation_nll"))
+
+
+def test_double_precision_data_are_accepted():
+    model, optimizer = make()
+    fit_world_model(model, linear_system(20).double(), optimizer=optimizer, max_epochs=1)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    assert model.normalizer.mean.dtype == torch.float32
+
+
+def test_replay_buffer_is_accepted():
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(100))
+    buffer.extend(linear_system(30))
+    model, optimizer = make()
+    assert fit_world_model(model, buffer, optimizer=optimizer, max_epochs=1)["train_rows"] == 24
+
+
+def test_known_reward_needs_no_reward_in_the_data():
+    model, optimizer = make(learn_reward=False)
+    metrics = fit_world_model(model, linear_system(300).exclude(("next", "reward")), optimizer=optimizer)
+    assert max(metrics["validation_mse"]) < 0.025  # noise variance 0.01
+
+
+@pytest.mark.parametrize("learn", [True, False])
+def test_only_learned_bounds_change(learn):
+    model, optimizer = make(learn_log_var_bounds=learn)
+    fit_world_model(model, linear_system(300), optimizer=optimizer, max_epochs=10)
+    assert bool((model.max_log_var != 0.5).all()) is learn
+    assert bool((model.min_log_var != -10).all()) is learn
+
+
+def test_members_keep_different_learned_bounds_after_stopping():
+    model, optimizer = make(num_members=4, learn_log_var_bounds=True)
+    fit_world_model(model, linear_system(300), optimizer=optimizer, patience=2, generator=generator())
+    assert model.max_log_var.shape == (4, 1, 3)
+    assert len(model.max_log_var[:, 0, 0].unique()) == 4
+
+
+def test_model_is_whole_after_an_interruption():
+    model, optimizer = make(num_members=5)
+
+    def progress(report):
+        if len(report["active_members"]) < 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit_world_model(
+            model, linear_system(200), optimizer=optimizer, patience=3, generator=generator(), progress=progress
+        )
+    assert {len(parameter) for parameter in model.parameters()} == {5}
+    assert {len(optimizer.state[parameter]["exp_avg"]) for parameter in model.parameters()} == {5}
+    fit_world_model(model, linear_system(200), optimizer=optimizer, max_epochs=1)
+
+
+def test_metrics_are_plain_numbers():
+    model, optimizer = make()
+    metrics = fit_world_model(model, linear_system(20), optimizer=optimizer, max_epochs=2)
+    flat = [item for value in metrics.values() for item in (value if isinstance(value, list) else [value])]
+    assert {type(item) for item in flat} <= {int, float}
+    assert metrics["seconds"] > 0
+
+
+@pytest.mark.parametrize("key", ["observation", "action", ("next", "observation"), ("next", "reward")])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_data_that_are_not_finite_are_named_and_nothing_changes(key, value):
+    model, optimizer = make()
+    before, data = weights(model), linear_system(10)
+    data[key][3, 0] = value
+    name = ", ".join(key) if isinstance(key, tuple) else key
+    with pytest.raises(
+        ValueError, match=f"{name.split(', ')[-1]}.* must be finite, got NaN or infinity in 1 of 10"
+    ) as info:
+        fit_world_model(model, data, optimizer=optimizer)
+    assert "\n" not in str(info.value)
+    torch.testing.assert_close(weights(model), before, rtol=0, atol=0)
+    assert (model.normalizer.std == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (linear_system(1), "at least two transitions, got 1"),
+        (linear_system(9).exclude("action"), "data must hold 'action', got the keys"),
+        (linear_system(9).exclude(("next", "reward")), r"data must hold \('next', 'reward'\)"),
+        (linear_system(9).unsqueeze(0), r"data\['observation'\] must be of shape \[n, 2\], got \(1, 9, 2\)"),
+    ],
+)
+def test_unusable_data_are_named(data, message):
+    model, optimizer = make()
+    with pytest.raises(ValueError, match=message):
+        fit_world_model(model, data, optimizer=optimizer)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be positive, got 0"),
+        ({"patience": 0}, "patience must be positive, got 0"),
+        ({"validation_fraction": 0.0}, "validation_fraction must be a fraction"),
+        ({"validation_fraction": 1.0}, "validation_fraction must be a fraction"),
+        ({"min_improvement": -0.1}, "min_improvement must be a fraction"),
+        ({"max_epochs": -1}, "max_epochs must not be negative, got -1"),
+    ],
+)
+def test_bad_settings_are_named(kwargs, message):
+    model, optimizer = make()
+    with pytest.raises(ValueError, match=message):
+        fit_world_model(model, linear_system(9), optimizer=optimizer, **kwargs)
+
+
+def test_the_optimiser_must_hold_the_model():
+    model, _ = make()
+    _, optimizer = make()
+    with pytest.raises(ValueError, match="optimizer must hold all parameters of world_model"):
+        fit_world_model(model, linear_system(9), optimizer=optimizer)
+    with pytest.raises(ValueError, match="world_model must be a GaussianEnsemble, got Linear"):
+        fit_world_model(nn.Linear(1, 1), linear_system(9), optimizer=optimizer)

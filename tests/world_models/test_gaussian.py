@@ -1,0 +1,166 @@
+"""The batched ensemble against its members one by one, and its likelihood against torch.distributions."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from eqr_torchrl.world_models import GaussianEnsemble, make_world_model
+
+
+def toy_ensemble(**kwargs) -> GaussianEnsemble:
+    model = GaussianEnsemble(3, 2, **{"num_members": 4, "num_cells": (16, 8), **kwargs})
+    model.normalizer.update(torch.randn(50, 5) * 2 + 1)
+    for layer in model.layers:
+        nn.init.normal_(layer.bias)
+    return model
+
+
+def one_member(model: GaussianEnsemble, m: int, observation, action):
+    """Member m of the ensemble as an ordinary network: mean of s' and r, and their log-variance."""
+    hidden = (torch.cat([observation, action], -1) - model.normalizer.mean) / model.normalizer.std
+    *inner, last = model.layers
+    for layer in inner:
+        hidden = functional.linear(hidden, layer.weight[m].T, layer.bias[m, 0])
+        hidden = hidden * torch.sigmoid(hidden)
+    mean, log_var = functional.linear(hidden, last.weight[m].T, last.bias[m, 0]).split(4, -1)
+    log_var = 0.5 - functional.softplus(0.5 - log_var)
+    log_var = -10 + functional.softplus(log_var + 10)
+    return mean + functional.pad(observation, (0, 1)), log_var
+
+
+@pytest.mark.parametrize("rows", [1, 7, 1024, 2500])  # the last one passes through in chunks
+@pytest.mark.parametrize("grad", [True, False])
+def test_forward_is_that_of_each_member_alone(rows, grad):
+    model, observation, action = toy_ensemble(), torch.randn(4, rows, 3), torch.randn(4, rows, 2)
+    inputs = observation.clone(), action.clone()
+    with torch.set_grad_enabled(grad):
+        loc, scale = model(observation, action)
+    assert torch.equal(inputs[0], observation)
+    assert torch.equal(inputs[1], action)
+    for m in range(4):
+        mean, log_var = one_member(model, m, observation[m], action[m])
+        torch.testing.assert_close(loc[m], mean)
+        torch.testing.assert_close(scale[m], log_var.exp().sqrt())
+
+
+@pytest.mark.parametrize("rows", [5, 1500])
+def test_expanded_inputs_are_accepted(rows):
+    model, observation, action = toy_ensemble(), torch.randn(rows, 3), torch.randn(rows, 2)
+    with torch.no_grad():
+        expanded = model(observation.expand(4, rows, 3), action.expand(4, rows, 2))
+        repeated = model(observation.repeat(4, 1, 1), action.repeat(4, 1, 1))
+    torch.testing.assert_close(expanded, repeated)
+
+
+def test_loss_is_twice_the_negative_log_likelihood_up_to_its_constant():
+    model, inputs, targets = toy_ensemble(), torch.randn(4, 9, 5), torch.randn(4, 9, 4)
+    mean, log_var = model.predict(inputs)
+    nll = -torch.distributions.Normal(mean, (0.5 * log_var).exp()).log_prob(targets)
+    torch.testing.assert_close(model.loss(inputs, targets), (2 * nll - math.log(2 * math.pi)).mean((1, 2)))
+
+
+def test_loss_gradients_are_those_of_torch_distributions():
+    model, inputs, targets = toy_ensemble(), torch.randn(4, 9, 5), torch.randn(4, 9, 4)
+    parameters = list(model.parameters())
+    ours = torch.autograd.grad(model.loss(inputs, targets).sum(), parameters)
+    mean, log_var = model.predict(inputs)
+    nll = -torch.distributions.Normal(mean, (0.5 * log_var).exp()).log_prob(targets)
+    torch.testing.assert_close(ours, torch.autograd.grad(2 * nll.mean((1, 2)).sum(), parameters))
+
+
+def test_a_members_loss_has_no_gradient_in_other_members():
+    model = toy_ensemble()
+    model.loss(torch.randn(4, 9, 5), torch.randn(4, 9, 4))[2].backward()
+    for parameter in model.parameters():
+        assert parameter.grad[[0, 1, 3]].abs().max() == 0
+        assert parameter.grad[2].abs().max() > 0
+
+
+@pytest.mark.parametrize("size", [1e6, -1e6, 1e30])
+def test_huge_inputs_give_finite_predictions_within_the_bounds(size):
+    model = toy_ensemble()
+    for layer in model.layers:
+        nn.init.normal_(layer.weight, std=100.0)
+    observation, action = torch.full((4, 2, 3), size), torch.full((4, 2, 2), -size)
+    loc, scale = model(observation, action)
+    assert torch.isfinite(loc).all()
+    log_var = 2 * scale.log()
+    assert log_var.min() >= -10 - 1e-4
+    assert log_var.max() <= 0.5 + 1e-4
+    assert torch.isfinite(model.loss(model.normalizer(torch.full((4, 2, 5), size)), torch.zeros(4, 2, 4))).all()
+
+
+def test_known_reward_leaves_only_the_observation_to_predict():
+    model = GaussianEnsemble(3, 2, num_members=4, num_cells=(8,), learn_reward=False)
+    loc, scale = model(torch.zeros(4, 6, 3), torch.zeros(4, 6, 2))
+    assert (model.noise_dim, model.predicts_reward) == (3, False)
+    assert loc.shape == scale.shape == (4, 6, 3)
+
+
+def test_untrained_members_disagree():
+    loc, _ = toy_ensemble()(torch.zeros(4, 1, 3), torch.zeros(4, 1, 2))
+    assert (loc - loc.mean(0)).abs().amax((1, 2)).min() > 1e-3
+
+
+def test_learned_bounds_are_pulled_together():
+    # 0.01 * D * (0.5 + 10) = 0.42 on top of the likelihood, and its gradient 0.01 per entry
+    torch.manual_seed(3)
+    fixed = toy_ensemble()
+    torch.manual_seed(3)
+    learned = toy_ensemble(learn_log_var_bounds=True)
+    inputs, targets = torch.randn(4, 9, 5), torch.randn(4, 9, 4)
+    torch.testing.assert_close(learned.loss(inputs, targets) - fixed.loss(inputs, targets), torch.full((4,), 0.42))
+    assert {"min_log_var", "max_log_var"} <= set(dict(learned.named_parameters()))
+    assert not {"min_log_var", "max_log_var"} & set(dict(fixed.named_parameters()))
+    assert all(parameter.shape[0] == 4 for parameter in learned.parameters())
+
+
+def test_state_dict_round_trip():
+    source, target = toy_ensemble(), toy_ensemble()
+    target.load_state_dict(source.state_dict())
+    inputs = torch.randn(4, 6, 3), torch.randn(4, 6, 2)
+    torch.testing.assert_close(target(*inputs), source(*inputs), rtol=0, atol=0)
+
+
+def test_half_precision_products_leave_full_precision_outputs():
+    model, inputs = toy_ensemble(), (torch.randn(4, 6, 3), torch.randn(4, 6, 2))
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        loc, scale = model(*inputs)
+    assert loc.dtype == scale.dtype == torch.float32
+    exact_loc, exact_scale = model(*inputs)
+    assert (loc - exact_loc).abs().max() < 0.1
+    assert (scale / exact_scale).log().abs().max() < 0.1
+
+
+def test_one_graph_without_breaks():
+    model, inputs = toy_ensemble(), (torch.randn(4, 3000, 3), torch.randn(4, 3000, 2))
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(*inputs), model(*inputs))
+
+
+def test_make_world_model_takes_the_sizes_of_the_environment():
+    from eqr_torchrl.testing import toy_env
+
+    model = make_world_model(toy_env(4, 2), num_members=3, num_cells=(8,))
+    assert (model.observation_dim, model.action_dim, model.num_members) == (4, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"log_var_bounds": (0.5, -10.0)}, "log_var_bounds must increase, got"),
+        ({"num_members": 0}, "num_members must be positive, got 0"),
+        ({"num_cells": (8, 0)}, "features must be positive, got 0"),
+        ({"observation_dim": 0}, "observation_dim must be positive, got 0"),
+        ({"action_dim": 0}, "action_dim must be positive, got 0"),
+    ],
+)
+def test_errors_name_the_argument(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        GaussianEnsemble(**{"observation_dim": 3, "action_dim": 2, **kwargs})
