@@ -1,5 +1,6 @@
 """Sphinx configuration. Build: sphinx-build -W --keep-going -b html docs docs/_build/html (no network needed)."""
 
+import logging
 import os
 import sys
 import warnings
@@ -16,6 +17,7 @@ from sphinx_gallery.sorting import FileNameSortKey
 import eqr_torchrl
 
 torch.set_num_threads(2)
+logging.getLogger("torchrl").setLevel(logging.WARNING)  # no notes on storages in the tutorials' output
 warnings.filterwarnings("ignore", category=DeprecationWarning)  # of libraries; our own fail in the tests
 
 project, author, copyright = "eqr_torchrl", "the eqr_torchrl authors", "the eqr_torchrl authors"

@@ -13,8 +13,9 @@ From a posterior over MDPs to a posterior over values
 # An uncertain environment
 # ------------------------
 #
-# Four states. From ``s0`` the environment goes to ``s2`` with probability :math:`X`, otherwise to ``s1``. Leaving ``s1`` earns 1, leaving ``s2`` costs
-# 1. From ``s2`` it returns to ``s0`` with probability :math:`\beta`. Only :math:`X` is uncertain, with mean 0.4 and standard deviation 0.1.
+# Four states. From ``s0`` the environment goes to ``s2`` with probability :math:`X`, otherwise to ``s1``. Leaving
+# ``s1`` earns 1, leaving ``s2`` costs 1. From ``s2`` it returns to ``s0`` with probability :math:`\beta`. Only
+# :math:`X` is uncertain, with mean 0.4 and standard deviation 0.1.
 
 import matplotlib.pyplot as plt
 import torch
@@ -34,8 +35,8 @@ policy = torch.zeros(4, dtype=torch.long)  # there is one action
 # One MDP, one value
 # ------------------
 #
-# In each of these MDPs the value of ``s0`` is a number: the solution of a linear system. 5000 MDPs give 5000 draws of the random value
-# :math:`V(s_0)`.
+# In each of these MDPs the value of ``s0`` is a number: the solution of a linear system. 5000 MDPs give 5000 draws of
+# the random value :math:`V(s_0)`.
 
 values = policy_values(mdps, policy)[:, 0]
 
@@ -46,17 +47,19 @@ right.hist(values, bins=60, density=True, color=ORANGE)
 right.set(xlabel="value of $s_0$", title="posterior over values", xlim=(-1, 1))
 
 # %%
-# The map from MDP to value bends, so a symmetric posterior over MDPs becomes a skewed one over values, and the value of the average MDP is not the
-# average value.
+# The map from MDP to value bends, so a symmetric posterior over MDPs becomes a skewed one over values, and the value
+# of the average MDP is not the average value.
 
-print(f"average value {values.mean():.3f}, value of the average MDP {policy_values(toy_mdp(0.9, x.mean()), policy)[0]:.3f}")
+of_average = policy_values(toy_mdp(0.9, x.mean()), policy)[0]
+print(f"average value {values.mean():.3f}, value of the average MDP {of_average:.3f}")
 
 # %%
 # Values are not returns
 # ----------------------
 #
-# A return is one noisy episode. In the single MDP with :math:`X = 0.4`, returns scatter widely though there is nothing left to learn. The value
-# distribution has averaged that scatter out: what remains shrinks when :math:`X` gets better known.
+# A return is one noisy episode. In the single MDP with :math:`X = 0.4`, returns scatter widely though there is
+# nothing left to learn. The value distribution has averaged that scatter out: what remains shrinks when :math:`X`
+# gets better known.
 
 
 def sample_returns(x: torch.Tensor, beta: float = 0.9, gamma: float = 0.99, horizon: int = 200) -> torch.Tensor:
@@ -87,9 +90,9 @@ for axis, data, title, colour in zip(
 # Without solving anything
 # ------------------------
 #
-# Solving every MDP works for four states. The Bellman operator of value distributions works with quantiles of the next states' values instead: for
-# each drawn MDP it forms :math:`r + \gamma \sum_{s'} p(s'|s)\, q_j(s')`, and it keeps the quantiles of what comes out. Repeated, it converges from any
-# start.
+# Solving every MDP works for four states. The Bellman operator of value distributions works with quantiles of the
+# next states' values instead: for each drawn MDP it forms :math:`r + \gamma \sum_{s'} p(s'|s)\, q_j(s')`, and it
+# keeps the quantiles of what comes out. Repeated, it converges from any start.
 
 num_quantiles = 20
 levels = quantile_midpoints(num_quantiles)
@@ -103,13 +106,15 @@ axis.set(xlabel="value of $s_0$", ylabel="cumulative probability")
 axis.legend(loc="upper left")
 
 # %%
-# Close, but not the same: the fixed point is a little narrow. The operator assumes that the transition out of ``s0`` and the value of the next state are
-# independent. Here the chain returns to ``s0``, whose value depends on the same :math:`X`.
+# Close, but not the same: the fixed point is a little narrow. The operator assumes that the transition out of ``s0``
+# and the value of the next state are independent. Here the chain returns to ``s0``, whose value depends on the same
+# :math:`X`.
 #
 # How large is the error?
 # -----------------------
 #
-# Without the cycle (:math:`\beta = 0`) the assumption holds and the error is that of 20 quantiles. It grows with the cycle.
+# Without the cycle (:math:`\beta = 0`) the assumption holds and the error is that of 20 quantiles. It grows with the
+# cycle.
 
 betas = torch.linspace(0, 1, 11)
 errors = []
@@ -127,6 +132,8 @@ axis.set(xlabel=r"$\beta$, strength of the cycle", ylabel="1-Wasserstein error",
 # Conclusion
 # ----------
 #
-# A posterior over MDPs *is* a posterior over values, and quantiles of it obey a Bellman recursion: exactly without cycles, approximately with them.
+# A posterior over MDPs *is* a posterior over values, and quantiles of it obey a Bellman recursion: exactly without
+# cycles, approximately with them.
 #
-# Further reading: :doc:`/concepts/value_distribution`; the next tutorial learns the same quantiles from one sampled MDP at a time.
+# Further reading: :doc:`/concepts/value_distribution`; the next tutorial learns the same quantiles from one sampled
+# MDP at a time.

@@ -13,9 +13,9 @@ Epistemic quantile regression by hand
 # The loss of one quantile
 # ------------------------
 #
-# The pinball loss charges :math:`\tau` for every unit by which a guess is too low and :math:`1 - \tau` for every unit by which it is too high. Its
-# minimum over guesses is the :math:`\tau`-quantile. Below, the loss for five levels on the value distribution of the previous tutorial; dots mark the
-# minima, dashed lines the true quantiles.
+# The pinball loss charges :math:`\tau` for every unit by which a guess is too low and :math:`1 - \tau` for every unit
+# by which it is too high. Its minimum over guesses is the :math:`\tau`-quantile. Below, the loss for five levels on
+# the value distribution of the previous tutorial; dots mark the minima, dashed lines the true quantiles.
 
 import matplotlib.pyplot as plt
 import torch
@@ -52,9 +52,10 @@ axis.legend(title=r"level $\tau$", ncols=2, loc="upper right")
 # The gradient is a comparison
 # ----------------------------
 #
-# The derivative of the expected loss is the share of values below the guess, minus :math:`\tau`. So a quantile needs no size of error, only the answer to
-# "is this sample below me?", and moves up by :math:`\alpha \tau` and down by :math:`\alpha` if the answer is yes. ``quantile_huber_loss`` with
-# ``kappa=0`` is this loss for all midpoint levels at once, and autograd agrees:
+# The derivative of the expected loss is the share of values below the guess, minus :math:`\tau`. So a quantile needs
+# no size of error, only the answer to "is this sample below me?", and moves up by :math:`\alpha \tau` and down by
+# :math:`\alpha` if the answer is yes. ``quantile_huber_loss`` with ``kappa=0`` is this loss for all midpoint levels
+# at once, and autograd agrees:
 
 levels = F.quantile_midpoints(5, dtype=torch.float64)
 guess = torch.zeros(1, 5, dtype=torch.float64, requires_grad=True)
@@ -66,8 +67,9 @@ print("share - tau ", ((values < 0).double().mean() - levels).tolist())
 # Algorithm 1
 # -----------
 #
-# Epistemic quantile regression draws one MDP, forms for each state the targets :math:`r + \gamma \sum_{s'} p(s'|s) q_j(s')` from its own quantiles, and
-# moves every quantile by that rule. Without the cycle the quantiles settle around the truth, and jitter by about the step size.
+# Epistemic quantile regression draws one MDP, forms for each state the targets :math:`r + \gamma \sum_{s'} p(s'|s)
+# q_j(s')` from its own quantiles, and moves every quantile by that rule. Without the cycle the quantiles settle
+# around the truth, and jitter by about the step size.
 
 num_quantiles, num_iterations = 10, 6000
 posterior = EmpiricalPosterior(toy_mdp(beta=0.0, x=x))
@@ -121,8 +123,9 @@ axis.legend(title="step size")
 # Huber threshold
 # ---------------
 #
-# Networks are trained with the quantile-*Huber* loss, which is smooth within ``kappa`` of a target. The price is a bias: where values differ by less than
-# ``kappa``, quantiles are pulled together. With ``kappa`` far below the spread of the values there is none.
+# Networks are trained with the quantile-*Huber* loss, which is smooth within ``kappa`` of a target. The price is a
+# bias: where values differ by less than ``kappa``, quantiles are pulled together. With ``kappa`` far below the spread
+# of the values there is none.
 
 targets = values[None]
 figure, axis = plt.subplots(figsize=(4.2, 2.7), layout="constrained")
@@ -132,7 +135,9 @@ for kappa, colour in zip((0.0, 0.1, 1.0), COLOURS[::2], strict=True):
     for step in range(400):
         optimizer.param_groups[0]["lr"] = 0.02 * (1 - step / 400)
         optimizer.zero_grad()
-        F.quantile_huber_loss(q, targets, F.quantile_midpoints(num_quantiles, dtype=torch.float64), kappa=kappa).sum().backward()
+        F.quantile_huber_loss(
+            q, targets, F.quantile_midpoints(num_quantiles, dtype=torch.float64), kappa=kappa
+        ).sum().backward()
         optimizer.step()
     axis.plot(q[0].detach(), F.quantile_midpoints(num_quantiles), "o-", ms=3, color=colour, label=f"kappa = {kappa:g}")
 axis.plot(values.sort().values, torch.linspace(0, 1, len(values)), color="black", lw=0.8, label="truth")
@@ -143,7 +148,9 @@ axis.legend(loc="upper left")
 # Conclusion
 # ----------
 #
-# Quantile regression needs samples and comparisons; epistemic quantile regression takes the samples from one MDP at a time and bootstraps. Everything that
-# EQR-SAC does with networks is this update with an optimiser in place of the fixed step.
+# Quantile regression needs samples and comparisons; epistemic quantile regression takes the samples from one MDP at a
+# time and bootstraps. Everything that EQR-SAC does with networks is this update with an optimiser in place of the
+# fixed step.
 #
-# Further reading: :func:`~eqr_torchrl.functional.quantile_huber_loss`, :func:`~eqr_torchrl.tabular.epistemic_quantile_regression`.
+# Further reading: :func:`~eqr_torchrl.functional.quantile_huber_loss`,
+# :func:`~eqr_torchrl.tabular.epistemic_quantile_regression`.

@@ -13,8 +13,8 @@ Exploration in N rooms: PSRL and EQR
 # Three rooms
 # -----------
 #
-# A grid of three rooms joined by doorways. Leaving the start cell earns 0.01, leaving the centre of the left room 0.1, leaving the centre of the right room 1.
-# The agent knows nothing of the layout: any move may lead anywhere.
+# A grid of three rooms joined by doorways. Leaving the start cell earns 0.01, leaving the centre of the left room
+# 0.1, leaving the centre of the right room 1. The agent knows nothing of the layout: any move may lead anywhere.
 
 import matplotlib.pyplot as plt
 import torch
@@ -56,8 +56,9 @@ figure.colorbar(image, ax=axis, label="discounted return")
 # Posterior sampling
 # ------------------
 #
-# PSRL draws an MDP, follows its optimal policy for an episode, and updates the posterior. Where nothing is known, some draws promise a lot, so the agent goes
-# there; where enough is known, no draw does. Four independent agents at once:
+# PSRL draws an MDP, follows its optimal policy for an episode, and updates the posterior. Where nothing is known,
+# some draws promise a lot, so the agent goes there; where enough is known, no draw does. Four independent agents at
+# once:
 
 runs = NRoom(left_prize_ends_episode=True, batch_size=(4,))
 result = psrl(runs, nroom_prior(), num_episodes=60, horizon=15, true_mdp=runs.mdp, generator=generator)
@@ -70,8 +71,9 @@ axis.set(xlabel="episode", ylabel="cumulative regret", ylim=(0, None))
 # What the policy might be worth
 # ------------------------------
 #
-# Now fix the optimal policy and ask what a posterior *says* about its value after 1, 10 and 100 of its episodes. The truth of each posterior: draw MDPs, solve
-# them. EQR: 100 quantiles, one sampled MDP an iteration. (The paper takes 10,000 iterations; a fifth of that is enough to see it.)
+# Now fix the optimal policy and ask what a posterior *says* about its value after 1, 10 and 100 of its episodes. The
+# truth of each posterior: draw MDPs, solve them. EQR: 100 quantiles, one sampled MDP an iteration. (The paper takes
+# 10,000 iterations; a fifth of that is enough to see it.)
 
 
 def act(tensordict):
@@ -116,15 +118,17 @@ axes[1, 0].set_ylabel("1-Wasserstein error")
 axes[0, 0].legend(fontsize=6.5, loc="upper left", handlelength=1.2)
 
 # %%
-# After one episode the posterior allows almost anything: prior rewards in unknown rooms may be worth ten. After a hundred the policy's own path is known, and
-# the value is known with it, though most of the grid has never been seen. Data on the policy's path is all that its value needs.
+# After one episode the posterior allows almost anything: prior rewards in unknown rooms may be worth ten. After a
+# hundred the policy's own path is known, and the value is known with it, though most of the grid has never been seen.
+# Data on the policy's path is all that its value needs.
 #
-# The remaining error has two parts: the truth is a finite sample here, and moves between cells form cycles, for which the operator is an approximation.
+# The remaining error has two parts: the truth is a finite sample here, and moves between cells form cycles, for which
+# the operator is an approximation.
 #
 # Conclusion
 # ----------
 #
-# The same three pieces carry to continuous tasks: a posterior over dynamics, a policy, and quantiles of the value. There the posterior becomes an ensemble of
-# networks, which is the next tutorial.
+# The same three pieces carry to continuous tasks: a posterior over dynamics, a policy, and quantiles of the value.
+# There the posterior becomes an ensemble of networks, which is the next tutorial.
 #
 # Further reading: :cite:t:`osband2013more`; :func:`~eqr_torchrl.tabular.psrl`; :doc:`/reproduce/tabular`.

@@ -30,7 +30,9 @@ def algorithm_rows() -> list[tuple[str, ...]]:
             drawn = cfg["successors"].get("num_next_states")
             successors = f"{drawn} of each member, {cfg['successors']['sampling']}" if drawn else "as stored"
             utility = (cfg["loss"].get("utility") or {}).get("_target_", "").split(".")[-1] or "none"
-            rows.append((f"`{path.stem}`", critic, rules, successors, f"`{cfg['loss']['_target_'].split('.')[-1]}`", utility))
+            rows.append(
+                (f"`{path.stem}`", critic, rules, successors, f"`{cfg['loss']['_target_'].split('.')[-1]}`", utility)
+            )
     return rows
 
 

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
+from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
 
 PACKAGE = "eqr_torchrl"
@@ -40,6 +43,22 @@ def own_members(cls: type) -> list[str]:
     return found
 
 
+def data_docstring(folder: str, name: str) -> list[str]:
+    """The text below an assignment such as ``PAPER_DMC_TASKS = ...``, in whichever file of the folder makes it."""
+    for module in sorted(m for m in sys.modules if m.startswith(folder)):
+        if hasattr(sys.modules[module], "__file__"):
+            analyzer = ModuleAnalyzer.for_module(module)
+            analyzer.analyze()
+            if ("", name) in analyzer.attr_docs:
+                return analyzer.attr_docs["", name]
+    return []
+
+
+def first_sentence(docstring: str) -> str:
+    paragraph = " ".join(inspect.cleandoc(docstring).split("\n\n")[0].split())
+    return re.split(r"(?<=[.:])\s", paragraph + " ")[0].rstrip(":")
+
+
 class PublicNames(SphinxDirective):
     """``.. public-names:: eqr_torchrl.functional`` with ``:first: NameA NameB`` for what the page should open with."""
 
@@ -50,22 +69,32 @@ class PublicNames(SphinxDirective):
         module_name = self.arguments[0]
         module = importlib.import_module(module_name)
         first = self.options.get("first", "").split()
-        names = sorted(public_names(module_name), key=lambda n: (first.index(n) if n in first else len(first), n.lower()))
-        lines = [f".. currentmodule:: {module_name}", "", ".. autosummary::", ""]
-        lines += [f"   {name}" for name in names] + [""]
+        names = sorted(
+            public_names(module_name), key=lambda n: (first.index(n) if n in first else len(first), n.lower())
+        )
+        lines = [f".. currentmodule:: {module_name}", "", ".. list-table::", "   :widths: auto", ""]
+        entries: list[str] = []
         for name in names:
             value = getattr(module, name)
+            is_code = inspect.isclass(value) or inspect.isroutine(value)
+            docstring = value.__doc__ or "" if is_code else "\n".join(data_docstring(module_name, name))
+            lines += [f"   * - :py:obj:`~{module_name}.{name}`", f"     - {first_sentence(docstring)}"]
             if inspect.isclass(value):
                 members = ", ".join(own_members(value))
-                lines += [f".. autoclass:: {name}", *([f"   :members: {members}"] if members else []), ""]
-            elif callable(value) and hasattr(value, "__qualname__"):
-                lines += [f".. autofunction:: {name}", ""]
+                entries += [f".. autoclass:: {name}", *([f"   :members: {members}"] if members else []), ""]
+            elif is_code:
+                entries += [f".. autofunction:: {name}", ""]
             else:
-                lines += [f".. autodata:: {name}", "   :no-value:", ""]
+                entries += [f".. py:data:: {name}", "", *(f"   {line}" for line in docstring.splitlines()), ""]
             gallery = Path(self.env.srcdir) / "gen_backreferences" / f"{module_name}.{name}.examples"
             if gallery.exists() and gallery.read_text().strip():
-                lines += [f".. minigallery:: {module_name}.{name}", "   :add-heading: Used in", "   :heading-level: *", ""]
-        return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
+                entries += [
+                    f".. minigallery:: {module_name}.{name}",
+                    "   :add-heading: Used in",
+                    "   :heading-level: *",
+                    "",
+                ]
+        return self.parse_text_to_nodes("\n".join([*lines, "", *entries]), allow_section_headings=True)
 
 
 def resolve_defining_file(app: Sphinx, env: Any, node: nodes.Element, content: nodes.Node) -> nodes.Node | None:

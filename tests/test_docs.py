@@ -1,0 +1,79 @@
+"""The documentation names every public name, and the command lines that it shows can be composed.
+
+The first test reads the built site (`python -m sphinx -W -b html docs docs/_build/html`) and is skipped without it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "eqr_torchrl"
+INVENTORY = ROOT / "docs" / "_build" / "html" / "objects.inv"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [page for page in PAGES if "_build" not in page.parts]
+
+
+def public_names() -> set[str]:
+    """Full names of everything in an ``__all__``; what the top re-exports counts under its folder."""
+    folders = [f"eqr_torchrl.{p.name}" for p in PACKAGE.iterdir() if (p / "__init__.py").is_file()]
+    modules = [*folders, "eqr_torchrl.utility", "eqr_torchrl.testing"]
+    names = {f"{module}.{name}" for module in modules for name in importlib.import_module(module).__all__}
+    top = importlib.import_module("eqr_torchrl")
+    for name in top.__all__:
+        folder = getattr(top, name).__module__.split(".")[1]
+        names.add(f"eqr_torchrl.{folder}.{name}")
+    return names
+
+
+def commands() -> list[tuple[str, str]]:
+    """Page and command line of each call of an example script in a code block."""
+    found = []
+    for page in PAGES:
+        for block in re.findall(r"```bash\n(.*?)```", page.read_text(), flags=re.DOTALL):
+            for line in block.splitlines():
+                match = re.search(r"python3?\S* (examples/\w+\.py[^&|]*)", line)
+                if match:
+                    found.append((str(page.relative_to(ROOT)), match[1].strip()))
+    return sorted(set(found))
+
+
+def test_every_public_name_has_an_entry():
+    if not INVENTORY.is_file():
+        pytest.skip("the documentation has not been built")
+    inventory_file = pytest.importorskip("sphinx.util.inventory").InventoryFile
+    with INVENTORY.open("rb") as stream:
+        inventory = inventory_file.load(stream, "", lambda base, uri: uri)
+    if hasattr(inventory, "data"):  # Sphinx 8.2 and newer
+        inventory = inventory.data
+    documented = {name for kind, entries in inventory.items() if kind.startswith("py:") for name in entries}
+    assert not sorted(public_names() - documented)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_name_configs_that_exist(page):
+    groups = {path.name for path in (ROOT / "configs").iterdir() if path.is_dir()}
+    for named in re.findall(r"configs/(\w+)/", page.read_text()):
+        assert named in groups
+
+
+@pytest.mark.parametrize(("page", "command"), commands(), ids=lambda value: value.replace(" ", "_")[:80])
+def test_command_lines_compose(page, command):
+    """Each override that a page shows is one that Hydra accepts, one combination of a sweep at a time."""
+    hydra = pytest.importorskip("hydra")
+    script, *arguments = shlex.split(command, comments=True)
+    assert (ROOT / script).is_file()
+    flags = {"--multirun", "--help", "--cfg", "job"}
+    overrides = [a for a in arguments if a not in flags and not re.match(r"\+?\+?hydra[/.]", a)]
+    if script == "examples/compare.py" or not overrides:
+        return
+    overrides = [re.sub(r"=([^,\[\]]+),[^\[\]]*$", r"=\1", override) for override in overrides]  # first of a sweep
+    config = Path(script).stem
+    folder = next(path.parent for path in (ROOT / "configs").rglob(f"{config}.yaml"))
+    with hydra.initialize_config_dir(str(folder), version_base="1.3"):
+        hydra.compose(config, overrides)
