@@ -6,6 +6,8 @@ Sizes of walker-run: 24 observations, 6 actions, 5 members of 4 x 200 cells, pol
 from __future__ import annotations
 
 import warnings
+from itertools import pairwise
+from typing import Literal
 
 import torch
 from _timing import parse_arguments, print_json, print_table, time_alternately
@@ -21,7 +23,7 @@ def flops_per_row() -> int:
     """Floating-point operations of the two networks' products for one transition."""
     model = [S + A, 200, 200, 200, 200, 2 * (S + 1)]
     actor = [S, 128, 128, 2 * A]
-    return 2 * sum(a * b for sizes in (model, actor) for a, b in zip(sizes[:-1], sizes[1:], strict=True))
+    return 2 * sum(a * b for sizes in (model, actor) for a, b in pairwise(sizes))
 
 
 def main() -> None:
@@ -39,7 +41,7 @@ def main() -> None:
         for _ in range(repeats):
             torch.mm(left, right)
 
-    def roll(member: str):
+    def roll(member: Literal["fixed", "resampled"]):
         model_env = ModelBasedEnv(world_model, env, termination_fn=never_terminates, member=member)
         return lambda: branched_rollout(
             model_env, actor, states, buffer, num_starts=STARTS, horizon=HORIZON, keys=("observation", "action")
@@ -55,7 +57,9 @@ def main() -> None:
     for member in ("fixed", "resampled"):
         rate = total / seconds[member]
         share = rate * flops_per_row() / peak
-        rows.append((f"rollouts, {member} member", f"{rate:,.0f}", f"{rate * flops_per_row() / 1e9:.0f}", f"{share:.0%}"))
+        rows.append(
+            (f"rollouts, {member} member", f"{rate:,.0f}", f"{rate * flops_per_row() / 1e9:.0f}", f"{share:.0%}")
+        )
         figures |= {f"{member}_rows_per_second": rate, f"{member}_share_of_peak": share}
     print_table(rows, ("work", "rows/s", "GFLOP/s", "of the product's rate"))
     if arguments.json:

@@ -8,6 +8,7 @@ the paper's nested 5 x 5 scheme, and the 1-Wasserstein distance between the samp
 from __future__ import annotations
 
 import warnings
+from typing import Any, Literal
 
 import torch
 from _timing import parse_arguments, print_json, print_table
@@ -46,11 +47,11 @@ def trained_agent() -> tuple[EpistemicQuantileLoss, ModelBasedEnv, TensorDict]:
     optimizer, updater = make_optimizer(loss, **rates), SoftUpdate(loss, tau=0.02)
     update = make_update(lambda batch: loss(successors(batch)), optimizer, updater)
     with torch.no_grad():
-        data = torch.cat([env.rollout(200, actor) for _ in range(4)])
+        data = TensorDict.cat([env.rollout(200, actor) for _ in range(4)])
     adam = torch.optim.Adam(world_model.parameters(), lr=1e-3, weight_decay=5e-5, fused=True)
     fit_world_model(world_model, data, optimizer=adam, max_epochs=40)
     buffer = make_model_buffer(20_000, batch_size=128)
-    for round_ in range(3):
+    for _ in range(3):
         branched_rollout(
             model_env,
             actor,
@@ -62,12 +63,13 @@ def trained_agent() -> tuple[EpistemicQuantileLoss, ModelBasedEnv, TensorDict]:
         )
         for _ in range(UPDATES // 3):
             update(buffer.sample())
-        del round_
     return loss, model_env, buffer.sample(256).select("observation", "action")
 
 
 @torch.no_grad()
-def draws(loss, model_env, batch, *, num_next_states: int, num_next_actions: int, sampling: str) -> torch.Tensor:
+def draws(
+    loss, model_env, batch, *, num_next_states: int, num_next_actions: int, sampling: Literal["stratified", "iid"]
+) -> torch.Tensor:
     """Targets ``[REPEATS, B, M * N]`` of one batch."""
     successors = EnsembleSuccessors(model_env, num_next_states=num_next_states, sampling=sampling)
     loss.num_next_actions, loss.action_sampling = num_next_actions, sampling
@@ -80,7 +82,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
     loss, model_env, batch = trained_agent()
-    schemes = {"nested 5 x 5 (paper)": (5, 5, "iid")}
+    schemes: dict[str, Any] = {"nested 5 x 5 (paper)": (5, 5, "iid")}
     for count in (1, 2, 4, 8, 25):
         schemes[f"{count} independent pairs"] = (count, 1, "iid")
         schemes[f"{count} stratified pairs"] = (count, 1, "stratified")

@@ -7,6 +7,7 @@ member), this package with the same scheme, and with its default sampling, eager
 from __future__ import annotations
 
 import warnings
+from typing import Any, Literal
 
 import torch
 from _literal import LiteralUpdate
@@ -23,7 +24,9 @@ from eqr_torchrl.testing import toy_env
 S, A, B = 24, 6, 256
 
 
-def make_candidate(*, num_next_states: int, num_next_actions: int, sampling: str, compile: bool):
+def make_candidate(
+    *, num_next_states: int, num_next_actions: int, sampling: Literal["stratified", "iid"], compile: bool
+):
     """One update of this package, as a function of nothing."""
     env = toy_env(S, A)
     model_env = ModelBasedEnv(GaussianEnsemble(S, A), env, termination_fn=never_terminates)
@@ -44,8 +47,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
     literal, rows = LiteralUpdate(S, A), (torch.randn(B, S), torch.rand(B, A) * 2 - 1)
-    default = {"num_next_states": 4, "num_next_actions": 1, "sampling": "stratified"}
-    paper = {"num_next_states": 5, "num_next_actions": 5, "sampling": "iid"}
+    default: dict[str, Any] = {"num_next_states": 4, "num_next_actions": 1, "sampling": "stratified"}
+    paper: dict[str, Any] = {"num_next_states": 5, "num_next_actions": 5, "sampling": "iid"}
     seconds = time_alternately(
         {
             "literal, 5 x 5": lambda: literal(*rows),

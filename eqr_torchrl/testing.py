@@ -32,11 +32,11 @@ class ToyEnv(EnvBase):
     def __init__(
         self, observation_dim: int = 3, action_dim: int = 1, *, max_steps: int = 20, noise: float = 0.01
     ) -> None:
-        super().__init__(device=None, batch_size=[])
-        self.observation_spec = Composite(observation=Unbounded((observation_dim,)))
-        self.action_spec = Bounded(-1.0, 1.0, (action_dim,))
-        self.reward_spec = Unbounded((1,))
-        flag = Categorical(2, (1,), dtype=torch.bool)
+        super().__init__(device=None, batch_size=torch.Size([]))
+        self.observation_spec = Composite(observation=Unbounded(torch.Size([observation_dim])))
+        self.action_spec = Bounded(-1.0, 1.0, torch.Size([action_dim]))
+        self.reward_spec = Unbounded(torch.Size([1]))
+        flag = Categorical(2, torch.Size([1]), dtype=torch.bool)
         self.full_done_spec = Composite(done=flag, terminated=flag.clone(), truncated=flag.clone())
         self.push = torch.zeros(action_dim, observation_dim)
         self.push[range(action_dim), [i % observation_dim for i in range(action_dim)]] = 0.1

@@ -12,7 +12,7 @@ import warnings
 from pathlib import Path
 
 import torch
-from hydra.utils import instantiate
+from hydra.utils import get_method, instantiate
 from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
@@ -23,7 +23,7 @@ from torchrl.objectives import SoftUpdate
 from tqdm import tqdm
 
 from eqr_torchrl.data import TRANSITION_KEYS, announce_buffer, branched_rollout, make_replay_buffer, model_buffer_bytes
-from eqr_torchrl.envs import ModelBasedEnv, ResumableEpisode, termination_for
+from eqr_torchrl.envs import ModelBasedEnv, ResumableEpisode, TerminationGuard, termination_for
 from eqr_torchrl.evaluation import evaluate, plot_learning_curve, plot_value_distribution, value_quantiles
 from eqr_torchrl.objectives import make_optimizer, make_update
 from eqr_torchrl.runs import (
@@ -51,6 +51,9 @@ def main(cfg: DictConfig) -> float | None:
 
     # The parts
     env, eval_env = instantiate(cfg.env, seed=cfg.seed), instantiate(cfg.env, seed=cfg.seed)
+    termination_fn = get_method(cfg.termination_fn) if cfg.termination_fn else termination_for(env)
+    reward_fn = get_method(cfg.reward_fn) if cfg.reward_fn else None
+    env.append_transform(TerminationGuard(termination_fn, env.env_name))
     env.append_transform(episode := ResumableEpisode())
     sizes = env.observation_spec["observation"].shape[-1], env.action_spec.shape[-1]
     actor = instantiate(cfg.actor, env).to(cfg.device)
@@ -61,7 +64,7 @@ def main(cfg: DictConfig) -> float | None:
     members, starts = world_model.num_members, cfg.rollout.starts_per_step * cfg.retrain_every
     rollouts = [  # pairs of an imagined environment and its start states per member
         (
-            ModelBasedEnv(world_model, env, termination_fn=termination_for(env.env_name), member=rule.member),
+            ModelBasedEnv(world_model, env, termination_fn=termination_fn, reward_fn=reward_fn, member=rule.member),
             max(starts // members, 1) if rule.split_starts else starts,
         )
         for rule in cfg.rollout.member_rules
@@ -85,7 +88,7 @@ def main(cfg: DictConfig) -> float | None:
     if finished:
         return print(f"{folder}: finished before, nothing to do")
     OmegaConf.save(cfg, folder / "config.yaml", resolve=True)
-    logger = RunLogger(folder, config=OmegaConf.to_container(cfg, resolve=True), **cfg.logger)
+    logger = RunLogger(folder, config=dict(OmegaConf.to_container(cfg, resolve=True)), **cfg.logger)
     labels = {"env": env.env_name, **cfg.labels, "seed": cfg.seed, "warmup_steps": cfg.warmup_steps}
     fingerprint = {"env": env.env_name, "algorithm": cfg.labels.algorithm, "seed": cfg.seed, "sizes": list(sizes)}
     parts = {"loss": loss, "optimizer": optimizer, "world_model": world_model, "model_optimizer": model_optimizer}
@@ -146,7 +149,7 @@ def main(cfg: DictConfig) -> float | None:
             with timeit("update"):  # learn values, improve the policy
                 losses += [update(model_buffer.sample()) for _ in range(cfg.utd_ratio)]
             if step % cfg.log_every == 0:
-                train = columns("train", torch.stack(losses).mean(0).to_dict())
+                train = columns("train", TensorDict.stack(losses).mean(0).to_dict())
                 logger.log(train | report | timeit.todict(prefix="time"), step)
                 status.update(step)
                 losses = []

@@ -88,12 +88,14 @@ class ModelBasedEnv(ModelBasedEnvBase):
         super().__init__(world_model, device=device, batch_size=size)  # pyright: ignore[reportArgumentType]
         self.termination_fn, self.reward_fn, self.member, self.generator = termination_fn, reward_fn, member, generator
         self.start_states = start_states
-        state = Unbounded((*size, world_model.observation_dim), device=device)  # predictions may leave any bounds
+        state = Unbounded(
+            torch.Size([*size, world_model.observation_dim]), device=device
+        )  # predictions may leave any bounds
         self.observation_spec = Composite(observation=state, shape=size)
         self.state_spec = Composite(observation=state.clone(), shape=size)
-        self.action_spec = action_spec.to(device).expand(*size, *action_spec.shape)
-        self.reward_spec = Unbounded((*size, 1), device=device)
-        flag = Categorical(2, (*size, 1), dtype=torch.bool, device=device)
+        self.action_spec = action_spec.to(device).expand(torch.Size([*size, *action_spec.shape]))
+        self.reward_spec = Unbounded(torch.Size([*size, 1]), device=device)
+        flag = Categorical(2, torch.Size([*size, 1]), dtype=torch.bool, device=device)
         self.full_done_spec = Composite(done=flag, terminated=flag.clone(), truncated=flag.clone(), shape=size)
 
     def transition(

@@ -32,7 +32,8 @@ class StackedCritics(nn.Module):
 
     @property
     def in_keys(self) -> list[NestedKey]:
-        return list(dict.fromkeys(key for critic in self.critics for key in critic.in_keys))  # pyright: ignore
+        """Keys that any of the critics reads."""
+        return list(dict.fromkeys(key for critic in self.critics for key in critic.in_keys))  # pyright: ignore[reportGeneralTypeIssues]
 
     def forward(self, tensordict: TensorDictBase, *, own_rows: bool = False) -> Tensor:
         """Values ``[*B, C, N]``: of all critics on the same rows ``[*B]``, or of each on its own of ``[*B, C]``."""
@@ -71,6 +72,11 @@ class SoftActorCriticLoss(LossModule):
     qvalue_network: TensorDictModule
     qvalue_network_params: TensorDictParams
     target_qvalue_network_params: TensorDictParams
+    log_alpha: Tensor
+    gamma: Tensor
+    target_entropy: Tensor
+    min_log_alpha: Tensor | None
+    max_log_alpha: Tensor | None
 
     def __init__(
         self,
@@ -204,7 +210,7 @@ class SoftActorCriticLoss(LossModule):
             return torch.zeros_like(log_prob)
         return -self.log_alpha * (log_prob.detach() + self.target_entropy)
 
-    @dispatch
+    @dispatch  # pyright: ignore[reportArgumentType]
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Losses of one batch.
 
@@ -269,12 +275,12 @@ class SoftActorCriticLoss(LossModule):
         if not 0 <= float(gamma) <= 1:
             raise ValueError(f"gamma must be in [0, 1], got {float(gamma)}.")
         self.value_type = value_type
-        self.gamma.fill_(float(gamma))  # pyright: ignore[reportCallIssue]
+        self.gamma.fill_(float(gamma))
         return self
 
     def _forward_value_estimator_keys(self, **kwargs) -> None:
         if "qvalue_network" in self.__dict__:
-            self.qvalue_network.value_key = self.tensor_keys.state_action_value
+            self.qvalue_network.value_key = self.tensor_keys.state_action_value  # pyright: ignore[reportArgumentType]
         self._in_keys = None
 
     @property
@@ -292,7 +298,7 @@ class SoftActorCriticLoss(LossModule):
     def out_keys(self) -> list[NestedKey]:
         """Keys of the result of ``forward``."""
         if self._out_keys is None:
-            self._out_keys = ["loss_actor", "loss_qvalue", "loss_alpha", "alpha", "entropy"]
+            self._out_keys: list[NestedKey] | None = ["loss_actor", "loss_qvalue", "loss_alpha", "alpha", "entropy"]
         return self._out_keys
 
     @out_keys.setter
@@ -318,7 +324,7 @@ def _as_critics(qvalue_network, num_qvalue_nets: int | None) -> list[TensorDictM
     else:
         critics = list(qvalue_network)
         if critics and num_qvalue_nets in (None, len(critics)):
-            return critics
+            return critics  # pyright: ignore[reportReturnType]
     raise ValueError(
         f"num_qvalue_nets must be positive and match qvalue_network: got {num_qvalue_nets} for "
         f"{len(qvalue_network) if isinstance(qvalue_network, Sequence | nn.ModuleList) else 1} critic(s)."

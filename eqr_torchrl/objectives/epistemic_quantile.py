@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from tensordict.utils import NestedKey
 from torch import Tensor, nn
@@ -146,7 +146,9 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
         reward = reward.squeeze(-1)
         with torch.no_grad():
             action, log_prob = self._next_actions(successors, reward.shape, stratify=extra == 2)
-            quantiles = self._values(self.target_qvalue_network_params, _Repeated(successors, action), action)
+            state_keys = [key for key in self.qvalue_network.in_keys if key != self.tensor_keys.action]
+            states = _repeated(successors, state_keys, action.shape[:-1])
+            quantiles = self._values(self.target_qvalue_network_params, states, action)
             quantiles = _minimum(quantiles)  # [..., Y, C, N] -> [..., Y, N]
             if extra == 0:
                 reward, terminated = reward[..., None, None], terminated[..., None, None]
@@ -200,12 +202,7 @@ def _minimum(quantiles: Tensor) -> Tensor:
     return quantiles.amin(-2) if quantiles.shape[-2] > 1 else quantiles.squeeze(-2)
 
 
-class _Repeated:
-    """Next observations, repeated for each action drawn at them: ``[..., S]`` to ``[..., Y, S]``."""
-
-    def __init__(self, successors: TensorDictBase, action: Tensor) -> None:
-        self.successors, self.action = successors, action
-
-    def get(self, key) -> Tensor:
-        value = self.successors.get(key)
-        return value.unsqueeze(-2).expand(*self.action.shape[:-1], value.shape[-1])
+def _repeated(states: TensorDictBase, keys: Sequence[NestedKey], batch_size: torch.Size) -> TensorDict:
+    """States repeated for each action drawn at them: entries ``[..., S]`` to ``[..., Y, S]``."""
+    entries = {key: states.get(key).unsqueeze(-2).expand(*batch_size, -1) for key in keys}
+    return TensorDict(entries, batch_size)
