@@ -1,8 +1,9 @@
-"""What a target costs and how noisy it is: nested draws, independent pairs and stratified pairs of next state and action.
+"""What a target costs and how noisy it is: nested draws, independent and stratified pairs of next state and action.
 
-The agent is trained here first, on Pendulum-v1, in about a minute. Then the same transitions get their targets many times
-over under each scheme. The table shows, against critic evaluations per member: the variance of a target atom relative to
-the paper's nested 5 x 5 scheme, and the 1-Wasserstein distance between the sampled atoms and their expectation.
+The agent is trained here first, on Pendulum-v1, in about a minute. Then the same transitions get their targets many
+times over under each scheme. The table shows, against critic evaluations per member: the variance of a target atom
+relative to the paper's nested 5 x 5 scheme, and the 1-Wasserstein distance between the sampled atoms and their
+expectation.
 """
 
 from __future__ import annotations
