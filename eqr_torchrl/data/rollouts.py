@@ -50,7 +50,8 @@ def branched_rollout(
             of ``M * num_starts`` rows counts.
         horizon: steps of each rollout, ``T``.
         keys: what to store. A loss that draws its own successors reads ``("observation", "action")`` alone, which is
-            half the memory. ``"member"`` (the first dimension of the row, int64) is available too.
+            half the memory. ``"member"``, int64, is available too: the member that a row stays in, or ``-1`` in
+            ``"resampled"`` mode.
         chunk_size: rows of each member that are simulated at once, which bounds the memory.
 
     Returns:
@@ -78,12 +79,14 @@ def branched_rollout(
     if unknown:
         raise ValueError(f"keys must be among {(*TRANSITION_KEYS, 'member')}, got {unknown}.")
     keys, num_members, device = list(keys), model_env.world_model.num_members, model_env.device
+    fixed = model_env.member == "fixed"
     rows, dropped, reward_sum = 0, 0, torch.zeros((), device=device, dtype=torch.float64)
     for begin in range(0, num_starts, chunk_size):
         size = (num_members, min(chunk_size, num_starts - begin))
         index = torch.randint(len(states), size, device=states.device, generator=model_env.generator)
         observation = states[index].to(device)
-        member = torch.arange(num_members, device=device)[:, None, None].expand(*size, 1)
+        member = torch.arange(num_members, device=device) if fixed else torch.full((num_members,), -1, device=device)
+        member = member[:, None, None].expand(*size, 1)
         alive = torch.ones(size, dtype=torch.bool, device=device)
         for _ in range(horizon):
             with set_exploration_type(ExplorationType.RANDOM):
@@ -103,10 +106,10 @@ def branched_rollout(
             transitions = TensorDict({}, size)
             for key in keys:
                 transitions.set(key, step[key])
-            transitions = transitions.flatten() if stored.all() else transitions[stored]
-            count = len(transitions)
+            transitions = transitions.reshape(-1) if stored.all() else transitions[stored]
+            count = transitions.batch_size.numel()
             if count:
-                model_buffer.extend(transitions)
+                model_buffer.extend(transitions)  # pyright: ignore[reportArgumentType]
             rows, dropped = rows + count, dropped + int((alive & ~finite).sum())
             reward_sum += torch.where(stored, reward.squeeze(-1), 0.0).sum()
             alive = stored & ~terminated.squeeze(-1)

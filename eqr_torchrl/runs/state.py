@@ -23,8 +23,9 @@ def capture_state(**parts: Any) -> dict[str, Any]:
 
     Args:
         **parts: name to part: modules (losses with their target networks, world models), optimisers, TorchRL replay
-            buffers, ``torch.Generator`` objects, anything else with ``state_dict`` and ``load_state_dict``, and plain
-            values (numbers, strings, containers of them), which are kept as they are.
+            buffers, ``torch.Generator`` objects, anything that is made of such parts (its ``state_parts`` maps names to
+            them), anything else with ``state_dict`` and ``load_state_dict``, and plain values (numbers, strings,
+            containers of them), which are kept as they are.
 
     Returns:
         One entry per part and ``"rng"``: the global generators of Python, NumPy and torch (CPU and CUDA).
@@ -77,6 +78,8 @@ def _state_of(part: Any) -> Any:
         return replay_state(part)
     if isinstance(part, torch.Generator):
         return part.get_state()
+    if hasattr(part, "state_parts"):
+        return {name: _state_of(inner) for name, inner in part.state_parts.items()}
     return part.state_dict() if hasattr(part, "state_dict") else part
 
 
@@ -85,6 +88,11 @@ def _restore(name: str, part: Any, saved: Any) -> None:
         restore_replay(part, saved)
     elif isinstance(part, torch.Generator):
         part.set_state(saved)
+    elif hasattr(part, "state_parts"):
+        for key, inner in part.state_parts.items():
+            if key not in saved:
+                raise ValueError(f"{name} does not fit the checkpoint: {key} must be there, saved is {sorted(saved)}.")
+            _restore(f"{name}/{key}", inner, saved[key])
     elif isinstance(part, nn.Module):
         _check_shapes(name, part.state_dict(), saved)
         part.load_state_dict(saved)
