@@ -63,7 +63,7 @@ def make_actor(
         A policy from ``observation`` to ``loc``, ``scale`` and ``action``, the latter in environment units.
 
     Raises:
-        ValueError: if the action has no finite bounds.
+        ValueError: if the action has no finite bounds, or equal ones.
 
     Examples:
         >>> env = toy_env()
@@ -73,8 +73,10 @@ def make_actor(
     spec = env.action_spec_unbatched
     space = getattr(spec, "space", None)
     low, high = getattr(space, "low", None), getattr(space, "high", None)
-    if low is None or high is None or not (torch.isfinite(low).all() and torch.isfinite(high).all()):
-        raise ValueError(f"env must have a bounded continuous action, got {type(spec).__name__} with space {space}.")
+    # the range of an unbounded spec of TorchRL, whose bounds are the largest numbers, overflows
+    if low is None or high is None or not ((high > low) & torch.isfinite(high - low)).all():
+        found = type(spec).__name__ if low is None or high is None else f"{low.tolist()} to {high.tolist()}"
+        raise ValueError(f"env must have a continuous action with finite bounds, low below high: got {found}.")
     num_actions = spec.shape[-1]
     network = mlp(
         env.observation_spec["observation"].shape[-1], num_cells, 2 * num_actions, activation_class=activation_class

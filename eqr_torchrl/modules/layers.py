@@ -55,7 +55,8 @@ class MLP(nn.Sequential):
         if torch.is_grad_enabled() or value.is_cuda:
             return super().forward(value)
         chunks = value.reshape(-1, value.shape[-1]).split(self.chunk_size)
-        return torch.cat([self._chunk(chunk) for chunk in chunks]).view(*value.shape[:-1], -1)
+        out = torch.cat([self._chunk(chunk) for chunk in chunks])
+        return out.view(*value.shape[:-1], out.shape[-1])
 
     def _chunk(self, value: Tensor) -> Tensor:
         for previous, layer in zip((None, *self), self, strict=False):
