@@ -17,7 +17,6 @@ from eqr_torchrl.modules.ensemble import EnsembleLinear
 from .base import WorldModel
 from .normalizer import Normalizer
 
-
 #: Rows of each member that pass through the network at once on a CPU, so that the activations stay in its caches.
 _CHUNK_ROWS = 1024
 
