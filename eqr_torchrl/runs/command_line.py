@@ -117,16 +117,16 @@ def _run_many(
             else:
                 folder = stack.enter_context(tempfile.TemporaryDirectory())
             overrides.append(f"hydra.sweep.dir={folder}")
+        full_error = os.environ.get(_FULL_ERROR) == "1"
         stack.enter_context(_environment(_FULL_ERROR, "1"))  # Hydra then raises instead of printing tracebacks
         try:
             _hand_over(job, config_dir, config_name, [*typed, *overrides])
-        except HydraException as error:
-            _stop(error, status=2)
         except Exception as error:
-            cause = _expected(error)
-            if cause is None:
+            if full_error:
                 raise
-            _stop(f"not all jobs of the sweep came through; {one_line(cause)}", status=1)
+            if isinstance(error, HydraException):  # before the first job
+                _stop(one_line(error), status=2)
+            _stop(f"not all jobs of the sweep came through: {one_line(_expected(error) or error)}", status=1)
 
 
 def _report_job(main: Callable[[DictConfig], Any], cfg: DictConfig) -> Any:
