@@ -95,14 +95,17 @@ def main() -> None:
         ours = f"{row.mean:.1f} ± {row.sem:.1f}" if row.num_seeds > 1 else f"{row.mean:.1f}"
         cells.append([row.env, curve.label, str(row.env_steps), seeds, ours, published])
     print("Return, mean ± standard error over the seeds that reach the step")
-    print(format_table(["task", "algorithm", "steps", "seeds", "return", "published, 250K"], cells))
+    header = ["task", "algorithm", "steps", "seeds", "return", "published, 250K"]
+    if not any(line[-1] for line in cells):
+        header, cells = header[:-1], [line[:-1] for line in cells]
+    print(format_table(header, cells))
     write_csv(scores, args.out / "scores.csv")
     write_csv(curve_rows(curves), args.out / "curves.csv")
 
     # 2. Aggregates over tasks; a single task without a known range is compared in its own units
-    unit = "normalised score"
+    unit, digits = "normalised score", 3
     if len(tasks) == 1 and not tasks[0].startswith("dmc/") and tasks[0] not in ranges:
-        ranges, unit = {tasks[0]: (0.0, 1.0)}, "return"
+        ranges, unit, digits = {tasks[0]: (0.0, 1.0)}, "return", 1
     normalised = normalised_scores(curves, score_ranges=ranges)
     used = next(iter(normalised.values()), {})
     left_out = [task for task in tasks if task not in used]
@@ -110,14 +113,18 @@ def main() -> None:
         print(f"\nNot aggregated, for want of --range or of runs of every algorithm: {', '.join(left_out)}")
     if used:
         aggregates, improvements = aggregate_table(normalised), improvement_table(normalised)
+        if unit == "return":  # nothing says which return is optimal
+            aggregates = [row for row in aggregates if row.metric != "optimality gap"]
         metrics = list(dict.fromkeys(row.metric for row in aggregates))
         cells = []
         for label in normalised:
             mine = {row.metric: row for row in aggregates if row.algorithm == label}
-            values = [f"{mine[m].estimate:.3g} ({mine[m].low:.3g}, {mine[m].high:.3g})" for m in metrics]
+            values = ["{:.{d}f} ({:.{d}f}, {:.{d}f})".format(*mine[m][-3:], d=digits) for m in metrics]
             cells.append([label, str(mine[metrics[0]].num_runs), *values])
         print(f"\nAggregates over {len(used)} task(s), {unit}, 95 % intervals from resampling runs within tasks")
         print(format_table(["algorithm", "runs", *metrics], cells))
+        if any(runs.size == 1 for tasks_of_one in normalised.values() for runs in tasks_of_one.values()):
+            print("Intervals are too narrow: a task with a single run adds no width, since its spread cannot be seen.")
         write_csv(aggregates, args.out / "aggregates.csv")
         if improvements:
             print("\nProbability that a run of the first algorithm beats a run of the second")

@@ -80,6 +80,7 @@ def load_agent(source: Path) -> tuple:
     critics = [instantiate(cfg.critic, env) for _ in range(cfg.loss.num_qvalue_nets)]
     world_model = instantiate(cfg.world_model, env.observation_spec["observation"].shape[-1], env.action_spec.shape[-1])
     loss = instantiate(cfg.loss)(actor_network=actor, qvalue_network=critics)
+    loss.make_value_estimator(gamma=cfg.gamma)
     loss.load_state_dict(saved["loss"])  # actor and critics share their parameters with the loss ...
     if loss.qvalue_network_params.batch_dims:  # ... except in TorchRL's own losses, which stack those of the critics
         for network, parameters in zip(critics, loss.qvalue_network_params.data.unbind(0), strict=True):
@@ -158,11 +159,16 @@ def main() -> None:
         quantiles, labels, out / f"value_distribution.{args.format}", returns=returns, member_values=imagined
     )
     rows = [
-        [label, spread(q), spread(m), f"{r.mean():.2f} ± {r.std(correction=0) / math.sqrt(len(r)):.2f}"]
+        [
+            label,
+            spread(q),
+            spread(m),
+            f"{r.mean():.2f} ± {r.std() / math.sqrt(len(r)):.2f}" if len(r) > 1 else f"{r.item():.2f}",
+        ]
         for label, q, m, r in zip(labels, quantiles, imagined, returns, strict=True)
     ]
     header = ["value, mean (std)", "posterior", "ensemble members", "real returns, mean ± SEM"]
-    show("Soft values at start states", header, rows)
+    show(f"Soft values at start states, posterior of {quantiles.shape[-1]} atoms", header, rows)
 
     # 3. Calibration on visited state-action pairs whose returns are complete
     complete = torch.cat([weight for group in groups for weight in group.tail_weight]) < TAIL

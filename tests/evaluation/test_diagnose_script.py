@@ -33,6 +33,7 @@ def make_run(folder: Path, changes: dict) -> None:
     env = instantiate(cfg.env)
     critics = [instantiate(cfg.critic, env) for _ in range(cfg.loss.num_qvalue_nets)]
     loss = instantiate(cfg.loss)(actor_network=instantiate(cfg.actor, env), qvalue_network=critics)
+    loss.make_value_estimator(gamma=cfg.gamma)
     for parameter in loss.qvalue_network_params.values(True, True):
         parameter.data.fill_(0.0)
         if parameter.shape[-1] == cfg.critic.num_quantiles:
