@@ -10,7 +10,7 @@ import inspect
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from docutils import nodes
 from docutils.parsers.rst import directives
@@ -56,14 +56,14 @@ def data_docstring(folder: str, name: str) -> list[str]:
 
 def first_sentence(docstring: str) -> str:
     paragraph = " ".join(inspect.cleandoc(docstring).split("\n\n")[0].split())
-    return re.split(r"(?<=[.:])\s", paragraph + " ")[0].rstrip(":")
+    return re.split(r"(?<!al\.)(?<=[.:])\s", paragraph + " ")[0].rstrip(":")
 
 
 class PublicNames(SphinxDirective):
     """``.. public-names:: eqr_torchrl.functional`` with ``:first: NameA NameB`` for what the page should open with."""
 
     required_arguments = 1
-    option_spec = {"first": directives.unchanged}
+    option_spec: ClassVar = {"first": directives.unchanged}
 
     def run(self) -> list[nodes.Node]:
         module_name = self.arguments[0]
@@ -88,12 +88,7 @@ class PublicNames(SphinxDirective):
                 entries += [f".. py:data:: {name}", "", *(f"   {line}" for line in docstring.splitlines()), ""]
             gallery = Path(self.env.srcdir) / "gen_backreferences" / f"{module_name}.{name}.examples"
             if gallery.exists() and gallery.read_text().strip():
-                entries += [
-                    f".. minigallery:: {module_name}.{name}",
-                    "   :add-heading: Used in",
-                    "   :heading-level: *",
-                    "",
-                ]
+                entries += [".. rubric:: Used in", "", f".. minigallery:: {module_name}.{name}", ""]
         return self.parse_text_to_nodes("\n".join([*lines, "", *entries]), allow_section_headings=True)
 
 
