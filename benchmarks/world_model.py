@@ -12,7 +12,7 @@ from _timing import parse_arguments, print_json, print_table, time_alternately
 from torch import Tensor, nn
 
 from eqr_torchrl.world_models import GaussianEnsemble
-from eqr_torchrl.world_models.fit import train_epoch
+from eqr_torchrl.world_models.fit import _train_epoch
 
 S, A, M, B, CELLS, ROWS, IMAGINED = 24, 6, 5, 256, 200, 10_000, 20_000
 STEPS = 4  # in one timing
@@ -114,7 +114,7 @@ def main() -> None:
         {
             "literal": literal_steps,
             "loop": loop_steps,
-            "ensemble": lambda: train_epoch(model, rows, index, optimizer, B),
+            "ensemble": lambda: _train_epoch(model, rows, index, optimizer, B),
             "product": product,
         },
         arguments.rounds,

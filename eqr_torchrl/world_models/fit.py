@@ -101,7 +101,7 @@ def fit_world_model(
         while members.active and (max_epochs is None or epoch < max_epochs):
             epoch += 1
             shuffle = torch.randperm(num_train, **draw).to(device)
-            train_epoch(world_model, rows, bootstrap[members.active][:, shuffle], optimizer, batch_size)
+            _train_epoch(world_model, rows, bootstrap[members.active][:, shuffle], optimizer, batch_size)
             mse = _validate(world_model, validation, len(members.active))[0].tolist()  # the epoch's one host sync
             improved = []
             for position, member in enumerate(members.active):
@@ -131,7 +131,7 @@ def fit_world_model(
     }
 
 
-def train_epoch(
+def _train_epoch(
     world_model: GaussianEnsemble, rows: Tensor, index: Tensor, optimizer: Optimizer, batch_size: int
 ) -> None:
     """One pass over the rows that ``index``, shape ``[active M, n]``, names for each active member."""
