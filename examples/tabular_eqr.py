@@ -2,19 +2,22 @@
 
 python examples/tabular_eqr.py                        # experiment=toy: Figures 2 and 5
 python examples/tabular_eqr.py experiment=nroom       # Figure 6
-python examples/tabular_eqr.py experiment=qr_loss     # Figure 4; also psrl, unrolling (Appendix A)
+python examples/tabular_eqr.py experiment=qr_loss     # Figure 4
+python examples/tabular_eqr.py experiment=psrl        # how the policy of Figure 6 is found
+python examples/tabular_eqr.py experiment=unrolling   # Appendix A
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_type_hints
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from torch import Tensor
 from tqdm import tqdm
 
@@ -41,17 +44,27 @@ from eqr_torchrl.tabular import (
     value_distribution_samples,
 )
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 TOY_COLUMNS = ("gaussian", "bimodal", "heavy_tailed")  # left, middle and right column of Figure 5
 NO_CHOICE = torch.zeros(4, dtype=torch.long)  # the policy of the toy MDP
 
 
+class Findings(NamedTuple):
+    """What a study found: lines to print, figures, and CSV tables as a header and rows, by file name."""
+
+    summary: list[str]
+    figures: dict[str, Figure]
+    tables: Mapping[str, tuple[Sequence[str], Sequence[Sequence[Any]]]]
+
+
 def toy(
-    folder: Path,
     generator: torch.Generator,
     progress: bool,
     *,
     num_samples: int,
-    truncation: str,
+    truncation: Literal["clipped", "truncated"],
     num_quantiles: int,
     num_iterations: int,
     step_size: float,
@@ -59,10 +72,15 @@ def toy(
     num_runs: int,
     num_limit_betas: int,
     example_beta: float,
-) -> None:
+) -> Findings:
     """EQR against the true posterior of values, without a cycle and with cycles of any strength."""
-    draws = {"num_samples": num_samples, "truncation": truncation, "generator": generator}
-    x = torch.stack([sample_toy_parameter(name, **draws) for name in TOY_COLUMNS])  # [P, Q]
+
+    def draw(name: str) -> Tensor:
+        return sample_toy_parameter(name, num_samples, truncation=truncation, generator=generator)
+
+    example_x = draw("example")
+    example_values = process_values(toy_mdp(example_beta, example_x).under(NO_CHOICE))[:, 0]
+    x = torch.stack([draw(name) for name in TOY_COLUMNS])  # [P, Q]
     betas = torch.linspace(0, 1, num_betas, dtype=torch.float64)
     mdps = toy_mdp(betas.unsqueeze(-1), x.unsqueeze(1))  # [P, b, Q]
     values = process_values(mdps.under(NO_CHOICE))[..., 0]
@@ -80,90 +98,67 @@ def toy(
             progress=bar.update,
             generator=generator,
         )
-    distances = wasserstein_distance(estimate.quantiles[..., 0, :], truth)  # [R, P, b]
+    history = estimate.history[..., 0, :]  # [I, R, P, b, N]
+    distances = wasserstein_distance(estimate.quantiles[..., 0, :], truth).movedim(0, -1)  # [P, b, R]
+    averaged = wasserstein_distance(history[-math.ceil(len(history) / 10) :].mean(0), truth).mean(0)  # [P, b]
 
-    # The exact fixed point of the same update: what remains of the distance without any noise
-    few_x = quantile_projection(x, 500)
+    # Where the updates vanish on average: the part of the distance that is no noise
     limit_betas = torch.linspace(0, 1, num_limit_betas, dtype=torch.float64)
-    processes = toy_mdp(limit_betas, few_x.T[:, :, None]).under(NO_CHOICE)  # [500, P, c]
-    limit = value_distribution_iteration(processes, num_quantiles=num_quantiles)[..., 0, :]
+    few_x = quantile_projection(x, 500)
+    processes = toy_mdp(limit_betas, few_x.T.unsqueeze(-1)).under(NO_CHOICE)  # [500, P, c]
     limit_truth = quantile_projection(process_values(processes)[..., 0].movedim(0, -1), num_quantiles)
+    limit = value_distribution_iteration(processes, num_quantiles=num_quantiles)[..., 0, :]
     limits = wasserstein_distance(limit, limit_truth)  # [P, c]
 
-    write_csv(
-        folder / "wasserstein.csv",
-        ("posterior", "beta", "seed", "wasserstein_1"),
-        (
-            (name, float(beta), run, float(distances[run, column, at]))
-            for column, name in enumerate(TOY_COLUMNS)
-            for at, beta in enumerate(betas)
-            for run in range(num_runs)
-        ),
-    )
-    errors = truth[:, 0] - estimate.history[:, 0, :, 0, 0]  # [I, P, N], without a cycle
-    by_beta = distances.movedim(0, -1)  # [P, b, R]
-    save(
-        plotting.plot_toy(
+    summary = [f"1-Wasserstein distance after {num_iterations:,} iterations, mean and range of {num_runs} runs:"]
+    summary += [
+        f"  {name:12} beta {betas[at]:.0f}: {distances[column, at].mean():.3f} ({distances[column, at].min():.3f} to "
+        f"{distances[column, at].max():.3f}), last tenth averaged {averaged[column, at]:.3f}, exact fixed point "
+        f"{limits[column, at]:.3f}"
+        for column, name in enumerate(TOY_COLUMNS)
+        for at in (0, -1)
+    ]
+    rows = [
+        (name, float(beta), run, float(distances[column, at, run]))
+        for column, name in enumerate(TOY_COLUMNS)
+        for at, beta in enumerate(betas)
+        for run in range(num_runs)
+    ]
+    figures = {
+        "toy.png": plotting.plot_toy(
             dict(zip(TOY_COLUMNS, values[:, 0], strict=True)),
             estimate.history_iterations,
-            errors,
+            truth[:, 0] - history[:, 0, :, 0],
             betas,
-            by_beta,
+            distances,
             limit_betas,
             limits,
         ),
-        folder / "figures" / "toy.png",
-    )
-    example_x = sample_toy_parameter("example", **draws)
-    example_values = process_values(toy_mdp(example_beta, example_x).under(NO_CHOICE))[:, 0]
-    figure = plotting.plot_uncertain_transition(example_x, example_values, beta=example_beta)
-    save(figure, folder / "figures" / "uncertain_transition.png")
-
-    averaged = wasserstein_distance(estimate.history[-len(estimate.history) // 10 :, ..., 0, :].mean(0), truth).mean(0)
-    print(f"1-Wasserstein distance after {num_iterations:,} iterations, mean and range of {num_runs} runs")
-    for column, name in enumerate(TOY_COLUMNS):
-        for at in (0, -1):
-            runs = by_beta[column, at]
-            print(
-                f"  {name:12} beta {betas[at]:.0f}: {runs.mean():.3f} ({runs.min():.3f} to {runs.max():.3f}), "
-                f"last tenth averaged {averaged[column, at]:.3f}, exact fixed point {limits[column, at]:.3f}"
-            )
+        "uncertain_transition.png": plotting.plot_uncertain_transition(example_x, example_values, beta=example_beta),
+    }
+    return Findings(summary, figures, {"wasserstein.csv": (("posterior", "beta", "seed", "wasserstein_1"), rows)})
 
 
 def qr_loss(
-    folder: Path,
-    generator: torch.Generator,
-    progress: bool,
-    *,
-    num_samples: int,
-    beta: float,
-    levels: Sequence[float],
-    num_grid: int,
-) -> None:
+    generator: torch.Generator, progress: bool, *, num_samples: int, beta: float, levels: Sequence[float], num_grid: int
+) -> Findings:
     """The quantile-regression loss, whose minima are the quantiles of the value distribution."""
     x = sample_toy_parameter("example", num_samples, generator=generator)
     values = process_values(toy_mdp(beta, x).under(NO_CHOICE))[:, 0]
-    grid = torch.linspace(-1, 1, num_grid, dtype=torch.float64)
-    tau = torch.tensor(levels, dtype=torch.float64)
-    gap = values - grid.unsqueeze(-1)  # [G, Q]; Eq. 12 of the paper for each level
-    losses = tau.unsqueeze(-1) * gap.clamp_min(0).mean(-1) + (1 - tau).unsqueeze(-1) * (-gap).clamp_min(0).mean(-1)
-    write_csv(
-        folder / "qr_loss.csv",
-        ("level", "v", "loss"),
-        (
-            (level, float(v), float(loss))
-            for level, row in zip(levels, losses, strict=True)
-            for v, loss in zip(grid, row, strict=True)
-        ),
-    )
-    save(plotting.plot_quantile_loss(values, tau, grid, losses), folder / "figures" / "qr_loss.png")
+    grid, tau = torch.linspace(-1, 1, num_grid, dtype=torch.float64), torch.tensor(levels, dtype=torch.float64)
+    gap = values - grid.unsqueeze(-1)  # [G, Q]
+    losses = torch.outer(tau, gap.relu().mean(-1)) + torch.outer(1 - tau, (-gap).relu().mean(-1))  # Eq. 12
     quantiles = torch.quantile(values, tau, interpolation="nearest")
-    for level, quantile, at in zip(levels, quantiles, losses.argmin(-1), strict=True):
-        print(f"  level {level:g}: quantile {quantile:.3f}, minimum of the loss at {grid[at]:.3f}")
+    summary = [
+        f"  level {level:g}: quantile {quantile:.3f}, minimum of the loss at {grid[at]:.3f}"
+        for level, quantile, at in zip(levels, quantiles, losses.argmin(-1), strict=True)
+    ]
+    rows = [(level, float(v), float(losses[i, j])) for i, level in enumerate(levels) for j, v in enumerate(grid)]
+    figure = plotting.plot_quantile_loss(values, tau, grid, losses)
+    return Findings(summary, {"qr_loss.png": figure}, {"qr_loss.csv": (("level", "v", "loss"), rows)})
 
 
 def nroom(
-    folder: Path,
     generator: torch.Generator,
     progress: bool,
     *,
@@ -174,8 +169,10 @@ def nroom(
     step_size: float,
     num_truth: int,
     num_reference: int,
-) -> None:
+) -> Findings:
     """EQR on the posterior of a grid world after more and more episodes of the optimal policy."""
+    if num_truth > num_reference:
+        raise ValueError(f"num_truth must not exceed num_reference, {num_reference}: got {num_truth}.")
     mdp = nroom_mdp()
     start = mdp.initial_state
     policy, _ = policy_iteration(nroom_mdp(left_prize_ends_episode=True))
@@ -195,18 +192,25 @@ def nroom(
         )
     history = estimate.history[:, :, 0]  # [I, P, N]
     distances = wasserstein_distance(history, truth)  # [I, P]
-    write_csv(
-        folder / "nroom.csv",
-        ("episode", "iteration", "wasserstein_1"),
-        (
-            (episode, iteration, float(distances[iteration - 1, column]))
-            for column, episode in enumerate(snapshots)
-            for iteration in range(1, num_iterations + 1)
-        ),
-    )
-    # What num_truth draws leave to chance: the distance of such a sample from the larger one
-    blocks = quantile_projection(values.unfold(-1, num_truth, num_truth), num_quantiles)  # [P, blocks, N]
-    chance = wasserstein_distance(blocks, reference.unsqueeze(1)).mean(-1)  # [P]
+    tail = history[-math.ceil(num_iterations / 10) :]
+    to_truth, to_reference = (wasserstein_distance(tail, target).mean(0) for target in (truth, reference))  # [P]
+    averaged = wasserstein_distance(tail.mean(0), reference)
+    # What num_truth draws leave to chance: how far such samples are from the larger one
+    samples = quantile_projection(values.unfold(-1, num_truth, num_truth), num_quantiles)  # [P, samples, N]
+    chance = wasserstein_distance(samples, reference.unsqueeze(1)).mean(-1)  # [P]
+
+    summary = [f"1-Wasserstein distance, mean over the last {len(tail):,} iterations:"]
+    summary += [
+        f"  after {episode:3} episodes: {to_truth[i]:.2f} from {num_truth:,} true values, which are themselves "
+        f"{chance[i]:.2f} from the truth; {to_reference[i]:.2f} from {num_reference:,} true values, of which "
+        f"{averaged[i]:.2f} remain if the iterates are averaged"
+        for i, episode in enumerate(snapshots)
+    ]
+    rows = [
+        (episode, iteration + 1, float(distance))
+        for i, episode in enumerate(snapshots)
+        for iteration, distance in enumerate(distances[:, i])
+    ]
     figure = plotting.plot_nroom(
         snapshots,
         values[:, :num_truth],
@@ -216,97 +220,75 @@ def nroom(
         true_value=float(policy_values(mdp, policy)[start]),
         sampling_error=chance,
     )
-    save(figure, folder / "figures" / "nroom.png")
-
-    last = max(1, num_iterations // 10)
-    against_reference = wasserstein_distance(history[-last:], reference).mean(0)
-    averaged = wasserstein_distance(history[-last:].mean(0), reference)
-    print(f"1-Wasserstein distance, mean over the last {last} iterations")
-    for column, episode in enumerate(snapshots):
-        print(
-            f"  after {episode:3} episodes: {distances[-last:, column].mean():.2f} against {num_truth:,} true samples, "
-            f"{against_reference[column]:.2f} against {num_reference:,}, of which {averaged[column]:.2f} remain when "
-            f"the iterates are averaged; {num_truth:,} true samples are themselves off by {chance[column]:.2f}"
-        )
+    return Findings(summary, {"nroom.png": figure}, {"nroom.csv": (("episode", "iteration", "wasserstein_1"), rows)})
 
 
-def psrl_study(
-    folder: Path, generator: torch.Generator, progress: bool, *, num_episodes: int, horizon: int, num_runs: int
-) -> None:
-    """Posterior sampling finds the way to the prize."""
+def posterior_sampling(
+    generator: torch.Generator, progress: bool, *, num_episodes: int, horizon: int, num_runs: int
+) -> Findings:
+    """PSRL finds the way to the prize."""
     env = NRoom(left_prize_ends_episode=True, batch_size=(num_runs,))
     env.set_seed(generator.initial_seed())
+    options = {"num_episodes": num_episodes, "horizon": horizon, "true_mdp": env.mdp, "generator": generator}
     with tqdm(total=num_episodes, disable=not progress, unit="episode") as bar:
-        result = psrl(
-            env,
-            nroom_prior(),
-            num_episodes=num_episodes,
-            horizon=horizon,
-            true_mdp=env.mdp,
-            progress=bar.update,
-            generator=generator,
-        )
-    assert result.regret is not None
-    write_csv(
-        folder / "psrl.csv",
-        ("episode", "seed", "episode_return", "regret"),
-        (
-            (episode + 1, run, float(result.episode_returns[episode, run]), float(result.regret[episode, run]))
-            for run in range(num_runs)
-            for episode in range(num_episodes)
-        ),
-    )
-    save(plotting.plot_regret(result.regret), folder / "figures" / "psrl.png")
-    last = max(1, num_episodes // 10)
-    print(
-        f"regret per episode: {result.regret[:last].mean():.3f} over the first {last} episodes, "
-        f"{result.regret[-last:].mean():.3f} over the last {last}"
+        result = psrl(env, nroom_prior(), progress=bar.update, **options)
+    regret = torch.as_tensor(result.regret)  # [episodes, R]
+    tenth = math.ceil(num_episodes / 10)
+    summary = [
+        f"regret per episode: {regret[:tenth].mean():.3f} over the first {tenth} episodes, "
+        f"{regret[-tenth:].mean():.3f} over the last {tenth}"
+    ]
+    rows = [
+        (episode + 1, run, float(result.episode_returns[episode, run]), float(regret[episode, run]))
+        for run in range(num_runs)
+        for episode in range(num_episodes)
+    ]
+    figure = plotting.plot_regret(regret)
+    return Findings(
+        summary, {"psrl.png": figure}, {"psrl.csv": (("episode", "seed", "episode_return", "regret"), rows)}
     )
 
 
 def unrolling(
-    folder: Path,
-    generator: torch.Generator,
-    progress: bool,
-    *,
-    max_horizon: int,
-    num_samples: int,
-    beta: float,
-    num_episodes: int,
-) -> None:
-    """How the value distribution of the unrolled MDP approaches the one of the MDP with cycles."""
+    generator: torch.Generator, progress: bool, *, max_horizon: int, num_samples: int, beta: float, num_episodes: int
+) -> Findings:
+    """How the value distribution of the unrolled MDP approaches that of the MDP with cycles."""
     x = sample_toy_parameter("example", num_samples, generator=generator)
     policy, _ = policy_iteration(nroom_mdp(left_prize_ends_episode=True))
-    posterior = nroom_prior().update(follow(policy, [num_episodes], 20))
+    posterior = nroom_prior().update(follow(policy, [num_episodes], horizon=20))
+    grid_worlds = posterior.sample_process(policy, (num_samples,), generator=generator)[:, 0]
     studies = {
-        f"toy MDP, $\\beta$ = {beta:g}": (toy_mdp(beta, x).under(NO_CHOICE), 0),
-        f"3 rooms, {num_episodes} episodes": (
-            posterior.sample_process(policy, (num_samples,), generator=generator)[:, 0],
-            nroom_mdp().initial_state,
-        ),
+        "toy": (f"toy MDP, $\\beta = {beta:g}$", toy_mdp(beta, x).under(NO_CHOICE), 0),
+        "nroom": (f"three rooms after {num_episodes} episodes", grid_worlds, nroom_mdp().initial_state),
     }
     horizons = torch.logspace(0, math.log10(max_horizon), 40).round().long().unique()
-    errors, bounds, rows = {}, {}, []
-    for name, (processes, state) in studies.items():
+    labels = {  # by column of the table
+        "same_dynamics": "same dynamics at all steps",
+        "own_dynamics": "dynamics of its own at each step",
+        "own_dynamics_by_rank": "likewise, next values tied by rank as in EQR",
+    }
+    couplings: tuple[Literal["joint", "comonotone"], ...] = ("joint", "comonotone")
+    summary, rows, errors, bounds = [f"1-Wasserstein distance at horizon {max_horizon}:"], [], {}, {}
+    for name, (title, processes, state) in studies.items():
         truth = process_values(processes)[:, state]
-        same = independent = torch.zeros_like(processes.rewards)  # values of states with no step left
-        series = []
-        for steps_left in range(1, max_horizon + 1):
-            same = bellman_targets(same.unsqueeze(-1), processes).squeeze(-1)
-            independent = value_distribution_samples(
-                processes, num_iterations=1, initial_values=independent, generator=generator
-            )
-            if steps_left in horizons:
-                series.append([wasserstein_distance(v[:, state], truth) for v in (same, independent)])
-        errors[name] = torch.tensor(series).unbind(-1)
-        bounds[name] = processes.gamma**horizons / (1 - processes.gamma) * processes.rewards.abs().amax(-1).mean()
-        rows += [(name, int(h), float(a), float(b)) for h, a, b in zip(horizons, *errors[name], strict=True)]
-        print(
-            f"  {name}: error at H = {max_horizon}: {rows[-1][2]:.4f} with the same dynamics at all steps, "
-            f"{rows[-1][3]:.4f} with dynamics of its own at each step"
-        )
-    write_csv(folder / "unrolling.csv", ("mdp", "horizon", "same_dynamics", "independent_dynamics"), rows)
-    save(plotting.plot_unrolling(horizons, errors, bounds=bounds), folder / "figures" / "unrolling.png")
+        values = [torch.zeros_like(processes.rewards)] * 3  # with no step left
+        distances = []
+        for steps in tqdm(range(1, max_horizon + 1), disable=not progress, unit="step", desc=name):
+            values[0] = bellman_targets(values[0].unsqueeze(-1), processes).squeeze(-1)
+            for i, coupling in enumerate(couplings, start=1):
+                values[i] = value_distribution_samples(
+                    processes, num_iterations=1, coupling=coupling, initial_values=values[i], generator=generator
+                )
+            if steps in horizons:
+                distances.append([float(wasserstein_distance(v[:, state], truth)) for v in values])
+        errors[title] = dict(zip(labels.values(), torch.tensor(distances).unbind(-1), strict=True))
+        bounds[title] = processes.gamma**horizons / (1 - processes.gamma) * processes.rewards.abs().amax(-1).mean()
+        rows += [(name, int(horizon), *row) for horizon, row in zip(horizons, distances, strict=True)]
+        summary += [
+            f"  {name:5} {error:.4f} {label}" for error, label in zip(rows[-1][2:], labels.values(), strict=True)
+        ]
+    figure = plotting.plot_unrolling(horizons, errors, bounds=bounds)
+    return Findings(summary, {"unrolling.png": figure}, {"unrolling.csv": (("mdp", "horizon", *labels), rows)})
 
 
 def follow(policy: Tensor, snapshots: Sequence[int], horizon: int) -> TransitionStatistics:
@@ -318,56 +300,62 @@ def follow(policy: Tensor, snapshots: Sequence[int], horizon: int) -> Transition
     return TransitionStatistics(*(v.cumsum(0)[last] for v in (seen.counts, seen.reward_sums, seen.reward_squares)))
 
 
-def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
+STUDIES: dict[str, Callable[..., Findings]] = {
+    "toy": toy,
+    "qr_loss": qr_loss,
+    "nroom": nroom,
+    "psrl": posterior_sampling,
+    "unrolling": unrolling,
+}
 
 
-def save(figure, path: Path) -> None:
-    path.parent.mkdir(exist_ok=True)
-    figure.savefig(path)
-
-
-STUDIES = {"toy": toy, "qr_loss": qr_loss, "nroom": nroom, "psrl": psrl_study, "unrolling": unrolling}
-
-
-def check(parameters: dict[str, object], study: Callable[..., None]) -> None:
-    """Raises a ValueError for a value of the wrong kind, before anything is computed or written."""
+def check(parameters: dict[str, Any], study: Callable[..., Findings]) -> None:
+    """Raises a ValueError for a value of the wrong kind, before anything is computed."""
     hints = get_type_hints(study)
     for name, value in parameters.items():
         if name not in hints:
-            raise ValueError(
-                f"experiment.{name} does not exist; valid are {', '.join(parameters.keys() & hints.keys())}."
-            )
-        kind = hints[name]
-        if kind is int and not (isinstance(value, int) and not isinstance(value, bool) and value > 0):
-            raise ValueError(f"experiment.{name} must be a positive integer, got {value!r}.")
-        if kind is float and not (isinstance(value, int | float) and not isinstance(value, bool)):
-            raise ValueError(f"experiment.{name} must be a number, got {value!r}.")
-        if kind is str and not isinstance(value, str):
-            raise ValueError(f"experiment.{name} must be a word, got {value!r}.")
-        if kind not in (int, float, str) and not (
-            isinstance(value, list) and value and all(isinstance(v, int | float) and v > 0 for v in value)
-        ):
-            raise ValueError(f"experiment.{name} must be a list of positive numbers such as [1, 2], got {value!r}.")
+            raise ValueError(f"experiment.{name} is no setting of this experiment.")
+        needed, fits = {
+            "int": ("a positive integer", _is_number(value) and value == int(value) and value > 0),
+            "float": ("a number", _is_number(value)),
+            "Literal": (f"one of {', '.join(map(str, get_args(hints[name])))}", value in get_args(hints[name])),
+            "Sequence": (
+                "a list of positive numbers",
+                isinstance(value, list | ListConfig) and len(value) > 0 and all(_is_number(v) and v > 0 for v in value),
+            ),
+        }[getattr(hints[name], "__name__", "Literal")]
+        if not fits:
+            raise ValueError(f"experiment.{name} must be {needed}, got {value!r}.")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def main(cfg: DictConfig) -> None:
-    """Runs one study."""
-    parameters = {str(key): value for key, value in OmegaConf.to_object(cfg.experiment).items()}  # pyright: ignore
-    study = parameters.pop("study")
-    check(parameters, STUDIES[study])
+    """Runs one study, then writes what it found."""
+    parameters = {str(key): value for key, value in cfg.experiment.items() if key != "study"}
+    study = STUDIES[cfg.experiment.study]
+    check(parameters, study)
     if cfg.num_threads is not None:
         torch.set_num_threads(cfg.num_threads)
     torch.manual_seed(cfg.seed)
-    generator = torch.Generator().manual_seed(cfg.seed)
-    folder = make_run_folder(cfg.runs_root, f"tabular-{study}-seed{cfg.seed}", cfg.run_dir)
-    OmegaConf.save(cfg, folder / "config.yaml", resolve=True)
+    folder = make_run_folder(cfg.runs_root, f"tabular-{cfg.experiment.study}-seed{cfg.seed}", cfg.run_dir)
+    try:
+        findings = study(torch.Generator().manual_seed(cfg.seed), cfg.progress, **parameters)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # nothing has been written
+        raise
     with RunStatus(folder):
-        STUDIES[study](folder, generator, cfg.progress, **parameters)
-    print(f"wrote {folder}")
+        OmegaConf.save(cfg, folder / "config.yaml", resolve=True)
+        for name, (header, rows) in findings.tables.items():
+            with open(folder / name, "w", newline="", encoding="utf-8") as file:
+                csv.writer(file, lineterminator="\n").writerows([header, *rows])
+        (folder / "figures").mkdir(exist_ok=True)
+        for name, figure in findings.figures.items():
+            figure.savefig(folder / "figures" / name)
+    print(*findings.summary, f"wrote {folder}", sep="\n")
 
 
 if __name__ == "__main__":

@@ -158,7 +158,7 @@ def plot_quantile_loss(values: Tensor, levels: Tensor, grid: Tensor, losses: Ten
         loss.axvline(float(grid[losses[i].argmin()]), color=colour, linewidth=1, linestyle="--")
     density.set(xlabel="value $V(s_0)$ (return)", ylabel="density", title="Values and their quantiles")
     loss.set(xlabel="$v$ (return)", ylabel="loss (return)", title="Quantile-regression loss and its minima")
-    loss.legend(loc="upper left")
+    figure.legend(*loss.get_legend_handles_labels(), loc="outside right center")
     return figure
 
 
@@ -189,8 +189,8 @@ def plot_toy(
     Examples:
         >>> values, errors, distances, betas = torch.rand(50), torch.rand(4, 1, 3), torch.rand(1, 2, 3), torch.rand(2)
         >>> figure = plot_toy({"gaussian": values}, torch.arange(4), errors, betas, distances, betas, distances[..., 0])
-        >>> len(figure.axes)
-        3
+        >>> len(figure.axes)  # the last one is the colour bar
+        4
     """
     figure = _figure(3.1 * len(values), 6.6)
     rows = figure.subplots(3, len(values), sharex="row", sharey="row", squeeze=False)
@@ -305,34 +305,35 @@ def plot_nroom(
 
 @_styled
 def plot_unrolling(
-    horizons: Tensor, errors: Mapping[str, tuple[Tensor, Tensor]], *, bounds: Mapping[str, Tensor]
+    horizons: Tensor, errors: Mapping[str, Mapping[str, Tensor]], *, bounds: Mapping[str, Tensor]
 ) -> Figure:
     """Error of the value distribution of the unrolled MDP against its horizon, for Appendix A of the paper.
 
     Args:
         horizons: number of unrolled steps, shape ``[H]``.
-        errors: by MDP, two series of 1-Wasserstein distances to the true value distribution, in units of return,
-            shape ``[H]``: with the same dynamics at all steps, and with independent dynamics at each step.
-        bounds: by MDP, the bound on the first of them, shape ``[H]``.
+        errors: by MDP and by what its steps have in common, 1-Wasserstein distances to the true value distribution,
+            in units of return, shape ``[H]``.
+        bounds: by MDP, the bound that truncation alone puts on the distance, shape ``[H]``.
 
     Returns:
         The figure.
 
     Examples:
         >>> h = torch.arange(1, 4)
-        >>> len(plot_unrolling(h, {"toy": (1.0 / h, 2.0 / h)}, bounds={"toy": 3.0 / h}).axes)
+        >>> len(plot_unrolling(h, {"toy": {"same dynamics": 1.0 / h}}, bounds={"toy": 3.0 / h}).axes)
         1
     """
-    figure = _figure(4.2 * len(errors), 3.2)
+    figure = _figure(4.2 * len(errors), 3.6)
     panels = figure.subplots(1, len(errors), squeeze=False)[0]
-    for axes, (name, (same, independent)) in zip(panels, errors.items(), strict=True):
+    styles = ((_BLUE, "-"), (_ORANGE, "--"), (_GREEN, "-."))
+    for axes, (name, series) in zip(panels, errors.items(), strict=True):
         axes.plot(horizons, bounds[name], ":", color="0.4", label="bound of truncation")
-        axes.plot(horizons, same, color=_BLUE, label="same dynamics at all steps")
-        axes.plot(horizons, independent, "--", color=_ORANGE, label="dynamics of its own at each step")
+        for (label, distances), (colour, style) in zip(series.items(), styles, strict=False):
+            axes.plot(horizons, distances, style, color=colour, label=label)
         axes.set(xscale="log", yscale="log", xlabel="horizon $H$ (steps)", title=name)
-        axes.set_ylim(bottom=max(1e-4, float(min(same.min(), independent.min())) * 0.5))
-    figure.axes[0].set_ylabel("1-Wasserstein distance (return)")
-    figure.axes[0].legend(loc="lower left")
+        axes.set_ylim(bottom=1e-3)
+    panels[0].set_ylabel("1-Wasserstein (return)")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 
 

@@ -1,0 +1,124 @@
+"""The example script: what it prints, writes and refuses."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from eqr_torchrl.runs import read_status, run_hydra
+
+ROOT = Path(__file__).parents[2]
+SMALL = {
+    "toy": ["num_samples=60", "num_iterations=50", "num_betas=3", "num_runs=2", "num_limit_betas=2"],
+    "qr_loss": ["num_samples=60", "num_grid=20"],
+    "nroom": ["snapshots=[1,2]", "num_iterations=20", "num_quantiles=5", "num_truth=20", "num_reference=50"],
+    "psrl": ["num_episodes=3", "horizon=4", "num_runs=2"],
+    "unrolling": ["max_horizon=4", "num_samples=10", "num_episodes=2"],
+}
+FILES = {
+    "toy": {"wasserstein.csv", "toy.png", "uncertain_transition.png"},
+    "qr_loss": {"qr_loss.csv", "qr_loss.png"},
+    "nroom": {"nroom.csv", "nroom.png"},
+    "psrl": {"psrl.csv", "psrl.png"},
+    "unrolling": {"unrolling.csv", "unrolling.png"},
+}
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("tabular_eqr", ROOT / "examples" / "tabular_eqr.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(script, folder: Path, experiment: str, *overrides: str) -> None:
+    settings = [f"experiment.{setting}" for setting in SMALL[experiment]]
+    arguments = [f"experiment={experiment}", f"run_dir={folder}", "progress=false", *settings, *overrides]
+    run_hydra(script.main, ROOT / "configs" / "tabular", "tabular_eqr", arguments)
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def runs(script, tmp_path_factory) -> Path:
+    """One run of each study, all in one folder, which is also the working directory."""
+    root = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        for experiment in SMALL:
+            run(script, root / experiment, experiment)
+    return root
+
+
+def test_each_study_writes_its_run_folder_and_nothing_else(runs):
+    assert {path.name for path in runs.iterdir()} == set(SMALL)  # nothing of Hydra's
+    for experiment, files in FILES.items():
+        folder = runs / experiment
+        written = {path.name for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")}
+        assert written == files | {"config.yaml", "status.json"}
+        assert (read_status(folder) or {})["state"] == "finished"
+
+
+def test_tables_have_the_documented_columns(runs):
+    table = rows(runs / "toy" / "wasserstein.csv")
+    assert list(table[0]) == ["posterior", "beta", "seed", "wasserstein_1"]
+    assert len(table) == 3 * 3 * 2
+    assert {row["beta"] for row in table} == {"0.0", "0.5", "1.0"}
+    table = rows(runs / "nroom" / "nroom.csv")
+    assert list(table[0]) == ["episode", "iteration", "wasserstein_1"]
+    assert [(row["episode"], row["iteration"]) for row in table[18:22]] == [
+        ("1", "19"),
+        ("1", "20"),
+        ("2", "1"),
+        ("2", "2"),
+    ]
+
+
+def test_same_seed_same_table(script, runs, tmp_path, capsys):
+    for name, seed in (("again", 0), ("other", 1)):
+        run(script, tmp_path / name, "psrl", f"seed={seed}")
+    first, again, other = (
+        (folder / "psrl.csv").read_bytes() for folder in (runs / "psrl", tmp_path / "again", tmp_path / "other")
+    )
+    assert first == again
+    assert first != other
+    assert capsys.readouterr().out.endswith(f"wrote {tmp_path / 'other'}\n")
+
+
+@pytest.mark.parametrize(
+    ("experiment", "override", "message"),
+    [
+        ("toy", "experiment=tyo", "experiment=tyo"),
+        ("toy", "experiment.num_beta=3", "num_betas"),
+        ("toy", "experiment.num_betas=many", "experiment.num_betas"),
+        ("toy", "experiment.num_betas=0", "experiment.num_betas must be a positive integer"),
+        ("toy", "experiment.truncation=cut", "clipped, truncated"),
+        ("toy", "experiment.num_samples=61", "num_samples"),
+        ("qr_loss", "experiment.beta=2", "beta"),
+        ("nroom", "experiment.snapshots=[]", "experiment.snapshots"),
+        ("nroom", "experiment.num_truth=51", "num_truth"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(script, experiment, override, message, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        run(script, tmp_path / "run", experiment, override)
+    assert stopped.value.code in (1, 2)
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert "\n" not in error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_holds_a_run_is_refused(script, runs, capsys):
+    with pytest.raises(SystemExit):
+        run(script, runs / "psrl", "psrl")
+    assert "already holds a run" in capsys.readouterr().err
