@@ -1,5 +1,7 @@
 """Where the policy acts: real environments, their reward shaping, and when they end."""
 
+from __future__ import annotations
+
 from eqr_torchrl.envs.findings import Finding, check_env
 from eqr_torchrl.envs.guards import NonFiniteGuard, TerminationGuard
 from eqr_torchrl.envs.model_based import ModelBasedEnv

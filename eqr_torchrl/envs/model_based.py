@@ -11,9 +11,9 @@ from torch import Tensor
 from torchrl.data import Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase, ModelBasedEnvBase
 
+from eqr_torchrl.envs.terminations import TerminationFn
 from eqr_torchrl.world_models import WorldModel
 
-TerminationFn = Callable[[Tensor, Tensor], Tensor]
 RewardFn = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
