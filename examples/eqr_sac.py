@@ -37,7 +37,7 @@ from eqr_torchrl.runs import (
     run_hydra,
     save_checkpoint,
 )
-from eqr_torchrl.world_models import fit_world_model
+from eqr_torchrl.world_models import check_fit_arguments, fit_world_model
 
 warnings.filterwarnings("ignore", category=DeprecationWarning, module="torchrl")
 torchrl_logger.setLevel("WARNING")
@@ -45,6 +45,9 @@ torchrl_logger.setLevel("WARNING")
 
 def main(cfg: DictConfig) -> float | None:
     """Trains one agent; returns the mean return of its last evaluation."""
+    for key in ("env_steps", "warmup_steps", "retrain_every", "utd_ratio", "eval_every", "log_every", "eval_episodes"):
+        if cfg[key] < 1:
+            raise ValueError(f"{key} must be positive, got {cfg[key]}.")
     if cfg.num_threads is not None:
         torch.set_num_threads(cfg.num_threads)
     torch.manual_seed(cfg.seed)
@@ -61,6 +64,7 @@ def main(cfg: DictConfig) -> float | None:
     world_model = instantiate(cfg.world_model, *sizes).to(cfg.device)  # posterior over MDPs
     model_optimizer = torch.optim.Adam(world_model.parameters(), **cfg.fit.optimizer, fused=True)
     fit = {key: value for key, value in cfg.fit.items() if key != "optimizer"}
+    check_fit_arguments(world_model, model_optimizer, **fit)
     members, starts = world_model.num_members, cfg.rollout.starts_per_step * cfg.retrain_every
     rollouts = [  # pairs of an imagined environment and its start states per member
         (

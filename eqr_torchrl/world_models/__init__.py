@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from .base import WorldModel
-from .fit import fit_world_model
-from .gaussian import GaussianEnsemble, make_world_model
-from .normalizer import Normalizer
+from eqr_torchrl.world_models.base import WorldModel
+from eqr_torchrl.world_models.fit import check_fit_arguments, fit_world_model
+from eqr_torchrl.world_models.gaussian import GaussianEnsemble, make_world_model
+from eqr_torchrl.world_models.normalizer import Normalizer
 
-__all__ = ["GaussianEnsemble", "Normalizer", "WorldModel", "fit_world_model", "make_world_model"]
+__all__ = [
+    "GaussianEnsemble",
+    "Normalizer",
+    "WorldModel",
+    "check_fit_arguments",
+    "fit_world_model",
+    "make_world_model",
+]

@@ -78,7 +78,15 @@ def fit_world_model(
         (16, 4, 2)
     """
     start = time.perf_counter()
-    _check_arguments(world_model, optimizer, batch_size, validation_fraction, patience, min_improvement, max_epochs)
+    check_fit_arguments(
+        world_model,
+        optimizer,
+        batch_size=batch_size,
+        validation_fraction=validation_fraction,
+        patience=patience,
+        min_improvement=min_improvement,
+        max_epochs=max_epochs,
+    )
     if not isinstance(data, TensorDictBase):
         data = data[:]
     inputs, targets = regression_data(world_model, data)
@@ -158,15 +166,36 @@ def _validate(world_model: GaussianEnsemble, rows: Tensor, num_active: int) -> t
     return mse / len(rows), nll / len(rows)
 
 
-def _check_arguments(
+def check_fit_arguments(
     world_model: GaussianEnsemble,
     optimizer: Optimizer,
-    batch_size: int,
-    validation_fraction: float,
-    patience: int,
-    min_improvement: float,
-    max_epochs: int | None,
+    *,
+    batch_size: int = 256,
+    validation_fraction: float = 0.2,
+    patience: int = 5,
+    min_improvement: float = 0.01,
+    max_epochs: int | None = None,
 ) -> None:
+    """Complains about arguments of :func:`fit_world_model` before there are data to fit.
+
+    Args:
+        world_model: ensemble to fit.
+        optimizer: optimiser of all its parameters.
+        batch_size: rows of each member in one step, positive.
+        validation_fraction: fraction of the data that is held out, in ``(0, 1)``.
+        patience: epochs without improvement after which a member stops, positive.
+        min_improvement: smallest relative fall of the squared error that counts, in ``[0, 1)``.
+        max_epochs: most epochs of any member, or ``None``.
+
+    Raises:
+        ValueError: if an argument is out of its range; it is named.
+
+    Examples:
+        >>> model = GaussianEnsemble(3, 1, num_members=2, num_cells=(8,))
+        >>> check_fit_arguments(model, torch.optim.Adam(model.parameters()), patience=0)
+        Traceback (most recent call last):
+        ValueError: patience must be positive, got 0.
+    """
     if not isinstance(world_model, GaussianEnsemble):
         raise ValueError(f"world_model must be a GaussianEnsemble, got {type(world_model).__name__}.")
     for name, value in (("batch_size", batch_size), ("patience", patience)):
