@@ -7,7 +7,7 @@ from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
 from torch import Tensor
 
-from .gaussian import GaussianEnsemble
+from eqr_torchrl.world_models.gaussian import GaussianEnsemble
 
 
 def regression_data(world_model: GaussianEnsemble, data: TensorDictBase) -> tuple[Tensor, Tensor]:

@@ -12,10 +12,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from eqr_torchrl.functional import gaussian_nll
-
-from ._active_members import ActiveMembers
-from ._transitions import regression_data
-from .gaussian import GaussianEnsemble
+from eqr_torchrl.world_models._active_members import ActiveMembers
+from eqr_torchrl.world_models._transitions import regression_data
+from eqr_torchrl.world_models.gaussian import GaussianEnsemble
 
 #: Rows of each member that are evaluated at once on held-out data.
 _EVALUATION_ROWS = 4096

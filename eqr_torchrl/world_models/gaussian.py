@@ -13,9 +13,8 @@ from torchrl.envs import EnvBase
 
 from eqr_torchrl.functional import gaussian_nll, soft_clamp
 from eqr_torchrl.modules.ensemble import EnsembleLinear
-
-from .base import WorldModel
-from .normalizer import Normalizer
+from eqr_torchrl.world_models.base import WorldModel
+from eqr_torchrl.world_models.normalizer import Normalizer
 
 #: Rows of each member that pass through the network at once on a CPU, so that the activations stay in its caches.
 _CHUNK_ROWS = 1024
