@@ -32,7 +32,12 @@ from eqr_torchrl.tabular import (
     epistemic_quantile_regression,
     nroom_mdp,
     nroom_prior,
-    plotting,
+    plot_nroom,
+    plot_quantile_loss,
+    plot_regret,
+    plot_toy,
+    plot_uncertain_transition,
+    plot_unrolling,
     policy_iteration,
     policy_values,
     process_values,
@@ -125,7 +130,7 @@ def toy(
         for run in range(num_runs)
     ]
     figures = {
-        "toy.png": plotting.plot_toy(
+        "toy.png": plot_toy(
             dict(zip(TOY_COLUMNS, values[:, 0], strict=True)),
             estimate.history_iterations,
             truth[:, 0] - history[:, 0, :, 0],
@@ -134,7 +139,7 @@ def toy(
             limit_betas,
             limits,
         ),
-        "uncertain_transition.png": plotting.plot_uncertain_transition(example_x, example_values, beta=example_beta),
+        "uncertain_transition.png": plot_uncertain_transition(example_x, example_values, beta=example_beta),
     }
     return Findings(summary, figures, {"wasserstein.csv": (("posterior", "beta", "seed", "wasserstein_1"), rows)})
 
@@ -147,14 +152,14 @@ def qr_loss(
     values = process_values(toy_mdp(beta, x).under(NO_CHOICE))[:, 0]
     grid, tau = torch.linspace(-1, 1, num_grid, dtype=torch.float64), torch.tensor(levels, dtype=torch.float64)
     gap = values - grid.unsqueeze(-1)  # [G, Q]
-    losses = torch.outer(tau, gap.relu().mean(-1)) + torch.outer(1 - tau, (-gap).relu().mean(-1))  # Eq. 12
+    losses = torch.outer(tau, gap.relu().mean(-1)) + torch.outer(1 - tau, (-gap).relu().mean(-1))  # Eq. 13
     quantiles = torch.quantile(values, tau, interpolation="nearest")
     summary = [
         f"  level {level:g}: quantile {quantile:.3f}, minimum of the loss at {grid[at]:.3f}"
         for level, quantile, at in zip(levels, quantiles, losses.argmin(-1), strict=True)
     ]
     rows = [(level, float(v), float(losses[i, j])) for i, level in enumerate(levels) for j, v in enumerate(grid)]
-    figure = plotting.plot_quantile_loss(values, tau, grid, losses)
+    figure = plot_quantile_loss(values, tau, grid, losses)
     return Findings(summary, {"qr_loss.png": figure}, {"qr_loss.csv": (("level", "v", "loss"), rows)})
 
 
@@ -211,7 +216,7 @@ def nroom(
         for i, episode in enumerate(snapshots)
         for iteration, distance in enumerate(distances[:, i])
     ]
-    figure = plotting.plot_nroom(
+    figure = plot_nroom(
         snapshots,
         values[:, :num_truth],
         history[-1],
@@ -243,7 +248,7 @@ def posterior_sampling(
         for run in range(num_runs)
         for episode in range(num_episodes)
     ]
-    figure = plotting.plot_regret(regret)
+    figure = plot_regret(regret)
     return Findings(
         summary, {"psrl.png": figure}, {"psrl.csv": (("episode", "seed", "episode_return", "regret"), rows)}
     )
@@ -287,7 +292,7 @@ def unrolling(
         summary += [
             f"  {name:5} {error:.4f} {label}" for error, label in zip(rows[-1][2:], labels.values(), strict=True)
         ]
-    figure = plotting.plot_unrolling(horizons, errors, bounds=bounds)
+    figure = plot_unrolling(horizons, errors, bounds=bounds)
     return Findings(summary, {"unrolling.png": figure}, {"unrolling.csv": (("mdp", "horizon", *labels), rows)})
 
 

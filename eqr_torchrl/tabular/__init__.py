@@ -13,6 +13,14 @@ from .envs import MDPEnv, NRoom, ToyMDP
 from .eqr import QuantileEstimate, epistemic_quantile_regression
 from .mdp import MDP, MarkovRewardProcess
 from .nroom import nroom_cells, nroom_mdp, nroom_prior
+from .plotting import (
+    plot_nroom,
+    plot_quantile_loss,
+    plot_regret,
+    plot_toy,
+    plot_uncertain_transition,
+    plot_unrolling,
+)
 from .posterior import ConjugatePosterior, EmpiricalPosterior, MDPPosterior
 from .psrl import PSRLResult, psrl
 from .rewards import NormalGammaPosterior, NormalPosterior, RewardPosterior
@@ -46,6 +54,12 @@ __all__ = [
     "nroom_cells",
     "nroom_mdp",
     "nroom_prior",
+    "plot_nroom",
+    "plot_quantile_loss",
+    "plot_regret",
+    "plot_toy",
+    "plot_uncertain_transition",
+    "plot_unrolling",
     "policy_iteration",
     "policy_values",
     "process_values",

@@ -15,7 +15,7 @@ from .mdp import MarkovRewardProcess
 def bellman_targets(atoms: Tensor, process: MarkovRewardProcess) -> Tensor:
     r"""Targets :math:`r^\pi(s) + \gamma \sum_{s'} p^\pi(s'|s)\, q_j(s')`, atom by atom.
 
-    The bootstrap of Eq. 8 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_. Noise of the dynamics is
+    The bootstrap of Eq. 7 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_. Noise of the dynamics is
     averaged out; the index ``j`` says which values of different states belong together.
 
     Args:

@@ -47,7 +47,7 @@ def _validate_gamma(gamma: float) -> None:
 class MarkovRewardProcess:
     r"""An MDP under a fixed policy: :math:`p^\pi(s'|s)` and :math:`r^\pi(s)`, possibly a batch of them.
 
-    What the value-distributional Bellman equation works on (Eq. 8 of `Luis et al. (2024)
+    What the value-distributional Bellman equation works on (Eq. 7 of `Luis et al. (2024)
     <https://arxiv.org/abs/2308.06590>`_). Only shapes and ``gamma`` are checked, because posteriors draw these by
     the thousand; :class:`MDP` checks everything.
 

@@ -72,7 +72,7 @@ def sample_values(
 
 
 def policy_values(mdp: MDP, policy: Tensor) -> Tensor:
-    r"""Values :math:`v^{\pi,p}(s)` of ``policy``, exact (Eq. 7 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_).
+    r"""Values :math:`v^{\pi,p}(s)` of ``policy``, exact (Eq. 1 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_).
 
     Args:
         mdp: MDPs of batch shape ``[*B]``.
