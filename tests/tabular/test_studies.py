@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from eqr_torchrl.runs import read_status, run_hydra
+from eqr_torchrl.tabular import nroom_mdp, nroom_prior, policy_iteration, sample_values
 
 ROOT = Path(__file__).parents[2]
 SMALL = {
@@ -122,3 +123,25 @@ def test_a_folder_that_holds_a_run_is_refused(script, runs, capsys):
     with pytest.raises(SystemExit):
         run(script, runs / "psrl", "psrl")
     assert "already holds a run" in capsys.readouterr().err
+
+
+def test_toy_study_reproduces_the_published_errors(script, tmp_path):
+    """Without the cycle EQR finds the true quantiles; with it, its error is that of an independent computation."""
+    published = {"gaussian": 0.146, "bimodal": 0.262, "heavy_tailed": 0.204}  # at beta = 1
+    settings = ["num_samples=5000", "num_iterations=10000", "num_betas=2", "num_runs=2"]
+    run(script, tmp_path / "run", "toy", *(f"experiment.{setting}" for setting in settings))
+    distances: dict[tuple[str, str], list[float]] = {}
+    for row in rows(tmp_path / "run" / "wasserstein.csv"):
+        distances.setdefault((row["posterior"], row["beta"]), []).append(float(row["wasserstein_1"]))
+    for name, value in published.items():
+        assert sum(distances[name, "0.0"]) / 2 < 0.025
+        assert sum(distances[name, "1.0"]) / 2 == pytest.approx(value, abs=0.02)
+
+
+def test_values_of_the_grid_world_spread_as_published(script, generator):
+    policy, _ = policy_iteration(nroom_mdp(left_prize_ends_episode=True))
+    posterior = nroom_prior(shared_noise=True).update(script.follow(policy, [1, 10, 100], 20))
+    values = sample_values(posterior, policy, 1000, generator=generator)[..., 38]
+    for column, (mean, std) in enumerate([(0.62, 4.88), (0.72, 3.08), (0.92, 0.58)]):
+        assert float(values[:, column].mean()) == pytest.approx(mean, abs=0.15 * std)
+        assert float(values[:, column].std()) == pytest.approx(std, rel=0.1)
