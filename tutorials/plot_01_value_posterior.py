@@ -102,13 +102,13 @@ fixed_point = value_distribution_iteration(mdps.under(policy), num_quantiles=num
 figure, axis = plt.subplots(figsize=(4.2, 2.7), layout="constrained")
 axis.plot(values.sort().values, torch.linspace(0, 1, len(values)), color=ORANGE, label="5000 solved MDPs")
 axis.plot(fixed_point, levels, "o", ms=4, color=BLUE, label="fixed point, 20 quantiles")
-axis.set(xlabel="value of $s_0$", ylabel="cumulative probability")
+axis.set(xlabel="value of $s_0$", ylabel="cumulative probability", xlim=(-1, 1))
 axis.legend(loc="upper left")
 
 # %%
-# Close, but not the same: the fixed point is a little narrow. The operator assumes that the transition out of ``s0``
-# and the value of the next state are independent. Here the chain returns to ``s0``, whose value depends on the same
-# :math:`X`.
+# Close, but not the same: the lower tail of the fixed point is too short. The operator assumes that the transition
+# out of ``s0`` and the value of the next state are independent. Here the chain returns to ``s0``, whose value depends
+# on the same :math:`X`.
 #
 # How large is the error?
 # -----------------------

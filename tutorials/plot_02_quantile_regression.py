@@ -46,7 +46,7 @@ for level, colour in zip((0.1, 0.25, 0.5, 0.75, 0.9), COLOURS, strict=True):
     axis.plot(guesses[loss.argmin()], loss.min(), "o", color=colour)
     axis.axvline(values.quantile(level), color=colour, ls="--", lw=0.8)
 axis.set(xlabel="guess", ylabel="pinball loss", ylim=(0, 0.5))
-axis.legend(title=r"level $\tau$", ncols=2, loc="upper right")
+axis.legend(title=r"level $\tau$", loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 # %%
 # The gradient is a comparison
@@ -117,7 +117,7 @@ for (label, steps), colour in zip(
     error = F.wasserstein_distance(history, truth.expand_as(history))
     axis.semilogy(torch.arange(1, len(error) + 1) * 20, error, color=colour, label=label)
 axis.set(xlabel="iteration", ylabel="1-Wasserstein error")
-axis.legend(title="step size")
+axis.legend(title="step size", loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 # %%
 # Huber threshold

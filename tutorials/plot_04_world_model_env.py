@@ -13,7 +13,7 @@ A world model as an environment
 # Real data
 # ---------
 #
-# Gymnasium's pendulum, 600 steps of a random policy. Random pushes hardly lift the pendulum: the data say much about
+# Gymnasium's pendulum, 1000 steps of a random policy. Random pushes hardly lift the pendulum: the data say much about
 # hanging and nothing about standing.
 
 import matplotlib.pyplot as plt
@@ -30,7 +30,7 @@ torch.manual_seed(0)
 
 env = make_env("Pendulum-v1", seed=0)
 replay = make_replay_buffer(10_000)
-replay.extend(env.rollout(600, break_when_any_done=False))
+replay.extend(env.rollout(1000, break_when_any_done=False))
 print(len(replay), "transitions; angle cosine, sine, speed:", env.observation_spec["observation"].shape)
 
 # %%
@@ -40,9 +40,9 @@ print(len(replay), "transitions; angle cosine, sine, speed:", env.observation_sp
 # Five networks predict the change of the observation and the reward, each with its own initial weights, its own
 # bootstrap sample, and its own early stopping. They train as one batched network.
 
-world_model = GaussianEnsemble(3, 1, num_members=5, num_cells=(64, 64))
+world_model = GaussianEnsemble(3, 1, num_members=5, num_cells=(100, 100))
 optimizer = torch.optim.Adam(world_model.parameters(), lr=1e-3, weight_decay=5e-5)
-report = fit_world_model(world_model, replay[:], optimizer=optimizer, max_epochs=150)
+report = fit_world_model(world_model, replay[:], optimizer=optimizer, max_epochs=100)
 print({name: value for name, value in report.items() if not isinstance(value, list)})
 
 # %%
@@ -86,11 +86,11 @@ figure, axes = plt.subplots(1, 2, figsize=(6.6, 2.6), sharey=True, layout="const
 for axis, (title, policy) in zip(
     axes, {"random pushes, as in the data": None, "pumping, unlike the data": push_hard}.items(), strict=True
 ):
-    real = env.rollout(60, policy)
+    real = env.rollout(40, policy)
     axis.plot(imagine(real)[..., 2].T, color=BLUE, lw=0.9)
     axis.plot(real["next", "observation"][:, 2], color="black", lw=1.4)
     axis.set(title=title, xlabel="step")
-axes[0].set_ylabel("angular speed (rad/s)")
+axes[0].set(ylabel="angular speed (rad/s)", ylim=(-10, 18))
 axes[0].plot([], [], color=BLUE, label="members")
 axes[0].plot([], [], color="black", label="real")
 axes[0].legend(loc="upper left")
