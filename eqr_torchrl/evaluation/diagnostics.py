@@ -35,9 +35,10 @@ def held_out_errors(world_model: WorldModel, data: TensorDictBase, *, chunk_size
 
     Returns:
         ``mse``, mean squared errors in squared units of the environment, shape ``[M, D]``; ``explained``, the share of
-        the variance of the *change* of each entry (of the reward itself) that is explained, 1 at best, shape
-        ``[M, D]``; ``standardised``, root mean square of the error in predicted standard deviations, 1 if the
-        predicted noise is right, shape ``[M, D]``; ``nll``, negative log-likelihood in nats per transition, ``[M]``.
+        the variance of the *change* of each entry (of the reward itself) that is explained, 1 at best, NaN where
+        nothing varies, shape ``[M, D]``; ``standardised``, root mean square of the error in predicted standard
+        deviations, 1 if the predicted noise is right, shape ``[M, D]``; ``nll``, negative log-likelihood in nats per
+        transition, shape ``[M]``.
 
     Raises:
         ValueError: if ``data`` is not of batch size ``[n]`` with n > 0, or the targets are not finite.
@@ -65,8 +66,9 @@ def held_out_errors(world_model: WorldModel, data: TensorDictBase, *, chunk_size
     squared = (loc - target).square()
     mse = squared.mean(1)
     nll = 0.5 * (gaussian_nll(loc, 2 * scale.log(), target) + math.log(2 * math.pi))
-    variance = change.to(loc).var(0, correction=0).clamp_min(torch.finfo(loc.dtype).tiny)
-    return ModelErrors(mse, 1 - mse / variance, (squared / scale.square()).mean(1).sqrt(), nll.sum(-1).mean(1))
+    variance = change.to(loc).var(0, correction=0)
+    explained = torch.where(variance > 0, 1 - mse / variance, torch.nan)
+    return ModelErrors(mse, explained, (squared / scale.square()).mean(1).sqrt(), nll.sum(-1).mean(1))
 
 
 class VarianceParts(NamedTuple):

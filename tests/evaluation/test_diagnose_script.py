@@ -13,7 +13,7 @@ from eqr_torchrl.runs import checkpoint_path, save_checkpoint
 
 ROOT = Path(__file__).parents[2]
 CONFIG = {
-    "gamma": 0.5,  # ten steps are enough
+    "gamma": 0.5,  # 14 steps are enough
     "env": {"_target_": "eqr_torchrl.envs.make_env", "name": "Pendulum-v1"},
     "actor": {"_target_": "eqr_torchrl.modules.make_actor", "num_cells": [8]},
     "critic": {"_target_": "eqr_torchrl.modules.make_critic", "num_cells": [8], "num_quantiles": 5},
@@ -55,7 +55,7 @@ def test_diagnose_reads_a_run_folder(tmp_path, monkeypatch, capsys, changes):
     few = ["--states", "2", "--episodes", "2", "--rollouts", "2", "--horizon", "4"]
     run_diagnose(monkeypatch, str(tmp_path / "run"), *few, "--plane", "0,2")
     output = capsys.readouterr().out
-    assert "World model on 40 unseen transitions" in output  # 2 states x 2 episodes x 10 steps
+    assert "World model on 56 unseen transitions" in output  # 2 states x 2 episodes x 14 steps
     assert "7.00 (0.00)" in output  # the weights of the checkpoint, not fresh ones
     names = {path.name for path in (tmp_path / "run" / "figures" / "diagnostics").iterdir()}
     figures = {"calibration.png", "model_drift.png", "value_distribution.png", "value_map.png"}

@@ -81,6 +81,14 @@ def test_held_out_errors_by_hand():
         assert errors.explained[member, 0].item() == pytest.approx(explained.item(), rel=1e-4)
 
 
+def test_explained_variance_of_a_constant_is_undefined():
+    data = transitions()
+    data["next", "reward"] = torch.ones(50, 1)
+    explained = held_out_errors(LinearModel(), data).explained
+    assert torch.isnan(explained[:, 1]).all()
+    assert torch.isfinite(explained[:, 0]).all()
+
+
 def test_negative_log_likelihood_matches_torch():
     class Unit(LinearModel):
         def forward(self, observation, action):
