@@ -42,10 +42,8 @@ class AlgorithmTable(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         for path in CONFIGS.rglob("*.yaml"):
             self.env.note_dependency(str(path))
-        lines = [".. list-table::", "   :header-rows: 1", "   :class: wide", ""]
-        for row in (COLUMNS, *algorithm_rows()):
-            cells = [cell.replace("`", "``") for cell in row]
-            lines += [f"   * - {cells[0]}", *(f"     - {cell}" for cell in cells[1:])]
+        rows = [COLUMNS, ("---",) * len(COLUMNS), *algorithm_rows()]
+        lines = ["| " + " | ".join(row) + " |" for row in rows]  # read as Markdown, the language of the page
         return self.parse_text_to_nodes("\n".join(lines))
 
 

@@ -108,7 +108,17 @@ def resolve_defining_file(app: Sphinx, env: Any, node: nodes.Element, content: n
     return domain.resolve_xref(env, node["refdoc"], app.builder, node["reftype"], public, node, content)
 
 
+def true_signature(app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: Any, returns: Any) -> Any:
+    """The signature of ``__init__`` where a metaclass hides it, as TorchRL's does; types stand in the list below it."""
+    if what != "class" or signature != "(*args, **kwargs)":
+        return None
+    parameters = list(inspect.signature(obj.__init__).parameters.values())[1:]
+    bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
+    return str(inspect.Signature(bare)), returns
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("public-names", PublicNames)
     app.connect("missing-reference", resolve_defining_file)
+    app.connect("autodoc-process-signature", true_signature)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
