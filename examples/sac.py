@@ -42,6 +42,9 @@ torchrl_logger.setLevel("WARNING")
 
 def main(cfg: DictConfig) -> float | None:
     """Trains one agent; returns the mean return of its last evaluation."""
+    for key in ("env_steps", "warmup_steps", "utd_ratio", "eval_every", "log_every", "eval_episodes"):
+        if cfg[key] < 1:
+            raise ValueError(f"{key} must be positive, got {cfg[key]}.")
     if cfg.num_threads is not None:
         torch.set_num_threads(cfg.num_threads)
     torch.manual_seed(cfg.seed)
@@ -64,7 +67,7 @@ def main(cfg: DictConfig) -> float | None:
     if finished:
         return print(f"{folder}: finished before, nothing to do")
     OmegaConf.save(cfg, folder / "config.yaml", resolve=True)
-    logger = RunLogger(folder, config=dict(OmegaConf.to_container(cfg, resolve=True)), **cfg.logger)
+    logger = RunLogger(folder, config=dict(OmegaConf.to_container(cfg, resolve=True)), **cfg.logger)  # pyright: ignore
     labels = {"env": env.env_name, **cfg.labels, "seed": cfg.seed, "warmup_steps": cfg.warmup_steps}
     fingerprint = {"env": env.env_name, "algorithm": cfg.labels.algorithm, "seed": cfg.seed, "sizes": list(sizes)}
     parts = {"loss": loss, "optimizer": optimizer, "replay": replay, "logger": logger}

@@ -25,6 +25,8 @@ class StackedCritics(nn.Module):
     They may differ in build. Running each in turn keeps dropout, normalisation and initialisation as they are.
     """
 
+    critics: nn.ModuleList
+
     def __init__(self, critics: Sequence[TensorDictModule], value_key: NestedKey) -> None:
         super().__init__()
         self.critics = nn.ModuleList(critics)
@@ -33,14 +35,14 @@ class StackedCritics(nn.Module):
     @property
     def in_keys(self) -> list[NestedKey]:
         """Keys that any of the critics reads."""
-        return list(dict.fromkeys(key for critic in self.critics for key in critic.in_keys))  # pyright: ignore[reportGeneralTypeIssues]
+        return list(dict.fromkeys(key for critic in self.critics for key in critic.in_keys))  # pyright: ignore
 
     def forward(self, tensordict: TensorDictBase, *, own_rows: bool = False) -> Tensor:
         """Values ``[*B, C, N]``: of all critics on the same rows ``[*B]``, or of each on its own of ``[*B, C]``."""
         values = []
         for i, critic in enumerate(self.critics):
             rows = tensordict[..., i] if own_rows else tensordict
-            inputs = rows.select(*critic.in_keys)  # pyright: ignore[reportArgumentType]
+            inputs = rows.select(*critic.in_keys)  # pyright: ignore
             values.append(critic(inputs).get(self.value_key))
         return torch.stack(values, -2) if len(values) > 1 else values[0].unsqueeze(-2)
 

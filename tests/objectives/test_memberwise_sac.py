@@ -155,6 +155,7 @@ def test_works_with_keyword_arguments():
             torch.testing.assert_close(losses[key], value)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # tracing tensordict warns of its own future
 def test_compiles_in_one_graph():
     torch._dynamo.reset()
