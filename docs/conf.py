@@ -79,6 +79,7 @@ sphinx_gallery_conf = {
     "backreferences_dir": "gen_backreferences",
     "abort_on_example_error": True,
     "show_memory": False,
+    "capture_repr": (),
     "download_all_examples": False,
     "remove_config_comments": True,
     "plot_gallery": "True",

@@ -9,7 +9,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-COLUMNS = ("`algorithm=`", "critic", "rollouts into the model buffer", "successors", "loss", "utility")
+COLUMNS = ("`algorithm=`", "critic", "rollouts into the model buffer", "successors", "loss")
 
 
 def algorithm_rows() -> list[tuple[str, ...]]:
@@ -23,16 +23,13 @@ def algorithm_rows() -> list[tuple[str, ...]]:
             cfg = OmegaConf.to_container(compose("eqr_sac", [f"algorithm={path.stem}"]), resolve=False)
             critics, quantiles = cfg["loss"].get("num_qvalue_nets", 1), cfg["critic"].get("num_quantiles", 1)
             critic = f"{critics} x " + (f"{quantiles} quantiles" if quantiles > 1 else "scalar")
-            rules = ", ".join(
-                f"{rule['member']} member" + (", starts shared" if rule.get("split_starts") else ", starts for each")
+            rules = "; ".join(
+                f"{rule['member']}, " + ("L starts in all" if rule.get("split_starts") else "L starts a member")
                 for rule in cfg["rollout"]["member_rules"]
             )
             drawn = cfg["successors"].get("num_next_states")
             successors = f"{drawn} of each member, {cfg['successors']['sampling']}" if drawn else "as stored"
-            utility = (cfg["loss"].get("utility") or {}).get("_target_", "").split(".")[-1] or "none"
-            rows.append(
-                (f"`{path.stem}`", critic, rules, successors, f"`{cfg['loss']['_target_'].split('.')[-1]}`", utility)
-            )
+            rows.append((f"`{path.stem}`", critic, rules, successors, f"`{cfg['loss']['_target_'].split('.')[-1]}`"))
     return rows
 
 
