@@ -30,9 +30,9 @@ def make_optimizer(
         >>> [group["lr"] for group in optimizer.param_groups]
         [0.0001, 0.0003, 0.0003]
     """
-    policy = _trainable(loss.actor_network_params)
+    policy = _trainable(loss, "actor_network_params")
     shared = {id(parameter) for parameter in policy}  # an encoder of both learns at the policy's rate
-    critics = [parameter for parameter in _trainable(loss.qvalue_network_params) if id(parameter) not in shared]
+    critics = [parameter for parameter in _trainable(loss, "qvalue_network_params") if id(parameter) not in shared]
     groups = [{"params": policy, "lr": lr_actor}, {"params": critics, "lr": lr_critic}]
     if loss.log_alpha.requires_grad:
         groups.append({"params": [loss.log_alpha], "lr": lr_alpha})
@@ -40,8 +40,9 @@ def make_optimizer(
     return torch.optim.Adam(groups, lr=lr_critic, fused=True, capturable=on_gpu)
 
 
-def _trainable(parameters: TensorDictParams) -> list[Tensor]:
+def _trainable(loss: LossModule, name: str) -> list[Tensor]:
     """Parameters without running statistics and what another loss trains."""
+    parameters: TensorDictParams = getattr(loss, name)
     return [value for value in parameters.values(True, True) if value.requires_grad]
 
 

@@ -30,4 +30,4 @@ def _column(world_model: GaussianEnsemble, data: TensorDictBase, key: NestedKey,
     bad = int((~torch.isfinite(value)).any(-1).sum())
     if bad:
         raise ValueError(f"data[{key!r}] must be finite, got NaN or infinity in {bad} of {len(value)} rows.")
-    return value.to(world_model.normalizer.mean)
+    return value.detach().to(world_model.normalizer.mean)  # a rollout outside no_grad keeps the policy's graph

@@ -40,9 +40,10 @@ def fit_world_model(
     members, and for each member a bootstrap sample of the rest (bagging; section 4 of `Chua et al. (2018)
     <https://arxiv.org/abs/1805.12114>`_), which lets members differ where data are scarce.
 
-    A member stops when its held-out squared error has not fallen by more than ``min_improvement``, relative to its
-    best, for ``patience`` epochs. It then gets its best weights back: those before the fit, if no epoch improved on
-    them. Members that have stopped cost nothing. The model and the optimiser are whole again when this returns, or
+    A member stops when its held-out squared error has not fallen by more than ``min_improvement``, relative to the
+    last such fall, for ``patience`` epochs. It then gets the weights of its lowest held-out error back, those before
+    the fit if no epoch was better. (Keeping only weights that pass ``min_improvement`` would undo most late fits, which
+    gain less.) Members that have stopped cost nothing. The model and the optimiser are whole again when this returns, or
     raises.
 
     Args:
@@ -102,7 +103,8 @@ def fit_world_model(
     bootstrap = order[torch.randint(num_train, (num_members, num_train), **draw).to(device)]  # [M, n]
 
     members = ActiveMembers(world_model, optimizer, num_members)
-    best = _validate(world_model, validation, num_members)[0].tolist()
+    lowest = _validate(world_model, validation, num_members)[0].tolist()
+    reference = list(lowest)  # what an epoch must undercut by min_improvement
     stale, member_epochs, epoch = [0] * num_members, [0] * num_members, 0
     try:
         while members.active and (max_epochs is None or epoch < max_epochs):
@@ -113,9 +115,11 @@ def fit_world_model(
             improved = []
             for position, member in enumerate(members.active):
                 member_epochs[member] = epoch
-                if mse[position] < best[member] * (1 - min_improvement):
-                    best[member], stale[member] = mse[position], 0
+                if mse[position] < lowest[member]:
+                    lowest[member] = mse[position]
                     improved.append(position)
+                if mse[position] < reference[member] * (1 - min_improvement):
+                    reference[member], stale[member] = mse[position], 0
                 else:
                     stale[member] += 1
             members.keep_best(improved)
@@ -123,7 +127,7 @@ def fit_world_model(
             if len(going) < len(members.active):
                 members.keep_only(going)
             if progress is not None:
-                progress({"epoch": epoch, "validation_mse": list(best), "active_members": list(members.active)})
+                progress({"epoch": epoch, "validation_mse": list(lowest), "active_members": list(members.active)})
     finally:
         members.restore()
     mse, nll = _validate(world_model, validation, num_members)
