@@ -164,7 +164,11 @@ def _expected(error: BaseException) -> BaseException | None:
         inner = error.__cause__
         return _expected(inner) if inner is not None and _expected(inner) is not None else error
     kinds = (ValueError, RuntimeError, ImportError, OSError, HydraException, OmegaConfBaseException)
-    return error if isinstance(error, kinds) else None
+    if isinstance(error, kinds):
+        return error
+    # a setting that its part does not have shows when the part is built, a missing device when something moves there
+    told = {TypeError: "unexpected keyword argument", AssertionError: "Torch not compiled with"}
+    return error if type(error) in told and told[type(error)] in str(error) else None
 
 
 def _stop(error: BaseException | str, *, status: int) -> NoReturn:
