@@ -236,8 +236,7 @@ def test_the_whole_pipeline_learns_to_control_the_toy_system():
 
     before = mean_return()
     for _ in range(3):
-        with torch.no_grad():
-            replay.extend(env.rollout(160, actor, break_when_any_done=False))
+        replay.extend(env.rollout(160, actor, break_when_any_done=False))  # with the policy's graph, as TorchRL does it
         fit_world_model(model, replay[:], optimizer=model_optimizer, batch_size=64, max_epochs=30)
         states = replay[:]["observation"]
         branched_rollout(model_env, actor, states, imagined, num_starts=200, horizon=3, keys=("observation", "action"))
