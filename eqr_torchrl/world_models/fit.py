@@ -43,8 +43,8 @@ def fit_world_model(
     A member stops when its held-out squared error has not fallen by more than ``min_improvement``, relative to the
     last such fall, for ``patience`` epochs. It then gets the weights of its lowest held-out error back, those before
     the fit if no epoch was better. (Keeping only weights that pass ``min_improvement`` would undo most late fits, which
-    gain less.) Members that have stopped cost nothing. The model and the optimiser are whole again when this returns, or
-    raises.
+    gain less.) Members that have stopped cost nothing. The model and the optimiser are whole again when this returns,
+    or raises.
 
     Args:
         world_model: ensemble to fit.
