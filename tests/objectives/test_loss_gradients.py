@@ -237,3 +237,17 @@ def test_an_unbounded_gaussian_policy_reports_its_entropy():
     assert isinstance(loss._policy(toy_batch(B=2), torch.Size([2])), IndependentNormal)
     entropy = 0.5 * math.log(2 * math.pi * math.e * 4)
     assert loss(toy_batch(B=20_000))["entropy"].item() == pytest.approx(entropy, abs=0.03)
+
+
+@pytest.mark.parametrize("magnitude", [1e4, 1e6])
+def test_rewards_of_any_size_give_finite_losses_and_updates(magnitude):
+    loss, batch = make_loss(), toy_batch(B=6, M=2, K=3)
+    batch["next", "reward"] *= magnitude
+    optimizer = torch.optim.Adam(loss.parameters(), lr=1e-3)
+    for _ in range(20):
+        out = loss(batch)
+        sum(out[name] for name in PARTS).backward()
+        assert all(torch.isfinite(p.grad).all() for p in loss.parameters())
+        optimizer.step()
+        optimizer.zero_grad()
+    assert all(torch.isfinite(out[name]) for name in PARTS)
