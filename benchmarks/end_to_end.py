@@ -13,6 +13,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from _timing import parse_arguments, print_json, print_table
@@ -106,8 +107,9 @@ def update_parts(rounds: int) -> dict[str, float]:
     forward = median_seconds(lambda: loss(full.copy()), rounds)
     seconds["backward"] = median_seconds(backward, rounds) - forward
     seconds["optimiser and target step"] = median_seconds(step, rounds)
-    action, state = env.rand_action(env.reset())["action"].numpy(), env.base_env._env
-    seconds["simulator alone, one env step"] = median_seconds(lambda: state.step(action), 200)
+    action = env.rand_action(env.reset())["action"].numpy()
+    simulator: Any = env.base_env._env
+    seconds["simulator alone, one env step"] = median_seconds(lambda: simulator.step(action), 200)
     return seconds
 
 

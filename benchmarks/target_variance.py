@@ -48,7 +48,7 @@ def trained_agent() -> tuple[EpistemicQuantileLoss, ModelBasedEnv, TensorDict]:
     optimizer, updater = make_optimizer(loss, **rates), SoftUpdate(loss, tau=0.02)
     update = make_update(lambda batch: loss(successors(batch)), optimizer, updater)
     with torch.no_grad():
-        data = TensorDict.cat([env.rollout(200, actor) for _ in range(4)])
+        data: Any = torch.cat([env.rollout(200, actor) for _ in range(4)])  # pyright: ignore[reportArgumentType]
     adam = torch.optim.Adam(world_model.parameters(), lr=1e-3, weight_decay=5e-5, fused=True)
     fit_world_model(world_model, data, optimizer=adam, max_epochs=40)
     buffer = make_model_buffer(20_000, batch_size=128)

@@ -48,13 +48,14 @@ def main() -> None:
     torch.manual_seed(0)
     literal, rows = LiteralUpdate(S, A), (torch.randn(B, S), torch.rand(B, A) * 2 - 1)
     default: dict[str, Any] = {"num_next_states": 4, "num_next_actions": 1, "sampling": "stratified"}
+    eight: dict[str, Any] = {**default, "num_next_states": 8}
     paper: dict[str, Any] = {"num_next_states": 5, "num_next_actions": 5, "sampling": "iid"}
     seconds = time_alternately(
         {
             "literal, 5 x 5": lambda: literal(*rows),
             "5 x 5": make_candidate(**paper, compile=False),
             "5 x 5, compiled": make_candidate(**paper, compile=True),
-            "8 stratified": make_candidate(**default | {"num_next_states": 8}, compile=False),
+            "8 stratified": make_candidate(**eight, compile=False),
             "4 stratified (default)": make_candidate(**default, compile=False),
             "4 stratified, compiled": make_candidate(**default, compile=True),
         },

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 from hydra.utils import get_method, instantiate
@@ -92,7 +93,8 @@ def main(cfg: DictConfig) -> float | None:
     if finished:
         return print(f"{folder}: finished before, nothing to do")
     OmegaConf.save(cfg, folder / "config.yaml", resolve=True)
-    logger = RunLogger(folder, config=dict(OmegaConf.to_container(cfg, resolve=True)), **cfg.logger)
+    settings: Any = OmegaConf.to_container(cfg, resolve=True)
+    logger = RunLogger(folder, config=settings, **cfg.logger)
     labels = {"env": env.env_name, **cfg.labels, "seed": cfg.seed, "warmup_steps": cfg.warmup_steps}
     fingerprint = {"env": env.env_name, "algorithm": cfg.labels.algorithm, "seed": cfg.seed, "sizes": list(sizes)}
     parts = {"loss": loss, "optimizer": optimizer, "world_model": world_model, "model_optimizer": model_optimizer}
