@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from hydra.utils import instantiate
+from hydra.utils import get_method, instantiate
 from omegaconf import OmegaConf
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule
@@ -86,7 +86,10 @@ def load_agent(source: Path) -> tuple:
         for network, parameters in zip(critics, loss.qvalue_network_params.data.unbind(0), strict=True):
             TensorDict.from_module(network).data.update_(parameters)
     world_model.load_state_dict(saved["world_model"])
-    model_env = ModelBasedEnv(world_model, env, termination_fn=termination_for(env.env_name))
+    rules = [get_method(name.replace(":", ".")) if name else None for name in (cfg.termination_fn, cfg.reward_fn)]
+    model_env = ModelBasedEnv(
+        world_model, env, termination_fn=rules[0] or termination_for(env.env_name), reward_fn=rules[1]
+    )
 
     def atoms(observation: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
         values = [network(observation=observation, action=action) for network in critics]

@@ -55,8 +55,8 @@ def main(cfg: DictConfig) -> float | None:
 
     # The parts
     env, eval_env = instantiate(cfg.env, seed=cfg.seed), instantiate(cfg.env, seed=cfg.seed)
-    termination_fn = get_method(cfg.termination_fn) if cfg.termination_fn else termination_for(env)
-    reward_fn = get_method(cfg.reward_fn) if cfg.reward_fn else None
+    termination_fn = get_method(cfg.termination_fn.replace(":", ".")) if cfg.termination_fn else termination_for(env)
+    reward_fn = get_method(cfg.reward_fn.replace(":", ".")) if cfg.reward_fn else None
     env.append_transform(TerminationGuard(termination_fn, env.env_name))
     env.append_transform(episode := ResumableEpisode())
     sizes = env.observation_spec["observation"].shape[-1], env.action_spec.shape[-1]
@@ -133,7 +133,8 @@ def main(cfg: DictConfig) -> float | None:
                     raise RuntimeError(f"{env.env_name} failed at env step {step}: {error} (saved {save()})") from error
             step += 1
             if step <= 0:
-                bar.set_description(f"warm-up {step + cfg.warmup_steps}/{cfg.warmup_steps}")
+                bar.set_description(f"warm-up {-step} steps left" if step else "", refresh=False)
+                bar.update(0)
                 continue
             if (step - 1) % cfg.retrain_every == 0:
                 with timeit("fit"):  # learn the models
@@ -162,10 +163,10 @@ def main(cfg: DictConfig) -> float | None:
                 timeit.erase()
             if step % cfg.eval_every == 0 or step == cfg.env_steps:
                 last_return = evaluation(cfg.final_episodes if step == cfg.env_steps else cfg.eval_episodes)
+                bar.set_postfix_str(f"return {last_return:.1f}", refresh=False)
             if (cfg.checkpoint_every and step % cfg.checkpoint_every == 0) or step == cfg.env_steps:
                 save()
             bar.update()
-            bar.set_postfix_str(f"return {last_return:.1f}", refresh=False)
     draw(folder, eval_env, actor, critics[0])
     print(f"{folder}: return {last_return:.1f} after {step} env steps, {time.perf_counter() - begin:.0f} s")
     return last_return

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from eqr_torchrl.envs._simulators import _import
 from eqr_torchrl.envs.findings import check_env
 from eqr_torchrl.envs.terminations import never_terminates
 
@@ -27,15 +28,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m eqr_torchrl.envs.check", description=__doc__)
     parser.add_argument("name", help="'dmc/cheetah-run', 'Pendulum-v1', or 'package.module:MyEnv'")
     parser.add_argument("--steps", type=int, default=1000, help="random steps to take (default: %(default)s)")
-    parser.add_argument("--never-terminates", action="store_true", help="check against a model that never terminates")
+    rule = parser.add_mutually_exclusive_group()
+    rule.add_argument("--never-terminates", action="store_true", help="check against a model that never terminates")
+    rule.add_argument("--termination-fn", metavar="MODULE:FUNCTION", help="your own termination function")
     parser.add_argument("--reward-scale", type=float, default=1.0, help="factor on every reward (default: %(default)s)")
     parser.add_argument("--max-episode-steps", type=int, help="time limit in place of the environment's own")
     options = parser.parse_args(arguments)
     if options.steps < 1:
         parser.error(f"--steps must be at least 1: got {options.steps}.")
+    termination_fn = never_terminates if options.never_terminates else None
+    if options.termination_fn:
+        module, _, function = options.termination_fn.replace(":", ".").rpartition(".")
+        try:
+            termination_fn = getattr(_import(module, options.termination_fn), function)
+        except (ValueError, AttributeError) as error:
+            parser.error(f"--termination-fn: {error}")
     findings = check_env(
         options.name,
-        never_terminates if options.never_terminates else None,
+        termination_fn,
         options.steps,
         reward_scale=options.reward_scale,
         max_episode_steps=options.max_episode_steps,

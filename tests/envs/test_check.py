@@ -164,6 +164,14 @@ def test_command_prints_findings_and_returns_a_status(capsys):
     assert len(printed) == 6
     assert printed[3].startswith("error   termination")
     assert main(["Pendulum-v1", "--steps", "200", "--never-terminates"]) == 0
+    rule = "eqr_torchrl.envs:never_terminates"
+    assert main(["Pendulum-v1", "--steps", "200", "--termination-fn", rule]) == 0
+
+
+def test_command_refuses_a_rule_that_cannot_be_imported(capsys):
+    with pytest.raises(SystemExit):
+        main(["Pendulum-v1", "--termination-fn", "no_such_module:rule"])
+    assert "--termination-fn: 'no_such_module:rule' must name something" in capsys.readouterr().err
 
 
 def test_module_runs_as_a_command_without_warnings():
