@@ -99,7 +99,8 @@ def main(cfg: DictConfig) -> float | None:
                     raise RuntimeError(f"{env.env_name} failed at env step {step}: {error} (saved {save()})") from error
             step += 1
             if step <= 0:
-                bar.set_description(f"warm-up {step + cfg.warmup_steps}/{cfg.warmup_steps}")
+                bar.set_description(f"warm-up {-step} steps left" if step else "", refresh=False)
+                bar.update(0)
                 continue
             with timeit("update"):  # learn values, improve the policy
                 losses += [update(replay.sample()) for _ in range(cfg.utd_ratio)]
@@ -116,10 +117,10 @@ def main(cfg: DictConfig) -> float | None:
                 for row in rows:
                     logger.log_evaluation(**labels, env_steps=step, **row)
                 last_return = sum(row["episode_return"] for row in rows) / num_episodes
+                bar.set_postfix_str(f"return {last_return:.1f}", refresh=False)
             if (cfg.checkpoint_every and step % cfg.checkpoint_every == 0) or step == cfg.env_steps:
                 save()
             bar.update()
-            bar.set_postfix_str(f"return {last_return:.1f}", refresh=False)
     plot_learning_curve(folder, folder / "figures" / "learning_curve.png")
     print(f"{folder}: return {last_return:.1f} after {step} env steps, {time.perf_counter() - begin:.0f} s")
     return last_return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 import torch
@@ -108,7 +109,7 @@ def announce_buffer(name: str, num_bytes: int, *, device=None) -> str:
         device: where it lies. Defaults to the CPU.
 
     Returns:
-        One line with the size in GiB.
+        One line with the size in GiB, or in MiB if it is small.
 
     Raises:
         ValueError: if the device's memory is smaller.
@@ -122,7 +123,8 @@ def announce_buffer(name: str, num_bytes: int, *, device=None) -> str:
         total = torch.cuda.get_device_properties(device).total_memory
     else:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    size = f"{num_bytes / 2**30:.2f} GiB on {device}"
+    gib = num_bytes / 2**30
+    size = f"{gib:.2f} GiB on {device}" if gib >= 0.1 else f"{math.ceil(gib * 1024)} MiB on {device}"
     if num_bytes > total:
         raise ValueError(
             f"{name} must fit into memory: it takes {size}, which has {total / 2**30:.2f} GiB; lower the capacity "
