@@ -86,7 +86,7 @@ def load_agent(source: Path) -> tuple:
         for network, parameters in zip(critics, loss.qvalue_network_params.data.unbind(0), strict=True):
             TensorDict.from_module(network).data.update_(parameters)
     world_model.load_state_dict(saved["world_model"])
-    names = [cfg.get("termination_fn"), cfg.get("reward_fn")]
+    names = [OmegaConf.select(cfg, "termination_fn"), OmegaConf.select(cfg, "reward_fn")]
     rules = [get_method(name.replace(":", ".")) if name else None for name in names]
     model_env = ModelBasedEnv(
         world_model, env, termination_fn=rules[0] or termination_for(env.env_name), reward_fn=rules[1]
