@@ -86,7 +86,7 @@ def assert_same_run(one: Path, other: Path) -> None:
 def test_every_algorithm_runs_and_leaves_its_files(start, algorithm, capsys):
     folder, last_return = start("run", f"algorithm={algorithm}", figures=True)
     printed = capsys.readouterr().out
-    assert "D_model (" in printed and "GiB" in printed
+    assert "D_model (" in printed and "MiB" in printed
     evaluations = read_csv(folder / "evaluations.csv")
     assert [float(row["env_steps"]) for row in evaluations] == [3, 6]
     assert {row["algorithm"] for row in evaluations} == {algorithm}
