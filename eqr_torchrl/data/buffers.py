@@ -7,7 +7,7 @@ import os
 
 import torch
 from tensordict import TensorDictBase
-from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+from torchrl.data import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
 from torchrl.envs.transforms import Transform
 
 
@@ -31,19 +31,18 @@ def make_replay_buffer(capacity: int = 100_000, *, batch_size: int = 256, device
         >>> replay.sample().batch_size
         torch.Size([8])
     """
-    for name, value in (("capacity", capacity), ("batch_size", batch_size)):
-        if value < 1:
-            raise ValueError(f"{name} must be positive, got {value}.")
+    _check_sizes(capacity, batch_size)
     return TensorDictReplayBuffer(storage=LazyTensorStorage(capacity, device=device or "cpu"), batch_size=batch_size)
 
 
 def make_model_buffer(
     capacity: int, *, batch_size: int = 256, dtype: torch.dtype | str | None = None, device=None
-) -> TensorDictReplayBuffer:
+) -> ReplayBuffer:
     """First-in, first-out buffer of imagined transitions.
 
     Its capacity follows from rollouts kept: horizon x starts x members x retained rounds. Memory is taken as it fills;
-    :func:`model_buffer_bytes` tells the total beforehand.
+    :func:`model_buffer_bytes` tells the total beforehand. Rows hold what is put in and nothing else: a
+    ``TensorDictReplayBuffer`` would add an index of 8 bytes to each.
 
     Args:
         capacity: number of transitions kept.
@@ -66,10 +65,17 @@ def make_model_buffer(
         torch.float32
     """
     dtype = _floating_type(dtype)
-    buffer = make_replay_buffer(capacity, batch_size=batch_size, device=device)
+    _check_sizes(capacity, batch_size)
+    buffer = ReplayBuffer(storage=LazyTensorStorage(capacity, device=device or "cpu"), batch_size=batch_size)
     if dtype != torch.float32:
         buffer.append_transform(_StoredAs(dtype))
     return buffer
+
+
+def _check_sizes(capacity: int, batch_size: int) -> None:
+    for name, value in (("capacity", capacity), ("batch_size", batch_size)):
+        if value < 1:
+            raise ValueError(f"{name} must be positive, got {value}.")
 
 
 def _floating_type(dtype: torch.dtype | str | None) -> torch.dtype:

@@ -84,7 +84,7 @@ class MemberReplayBuffers:
         empty = [name for name, buffer in self.state_parts.items() if not len(buffer)]
         if empty:
             raise RuntimeError(f"every buffer must hold rows before a batch is drawn: {', '.join(empty)} is empty.")
-        members = torch.stack([buffer.sample().exclude("index") for buffer in self.members], 1)
+        members = torch.stack([buffer.sample() for buffer in self.members], 1)
         states = self.states.sample()
         return TensorDict({"observation": states.get("observation"), "members": members}, states.batch_size)
 

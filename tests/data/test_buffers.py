@@ -11,7 +11,7 @@ HALF = (torch.float16, torch.bfloat16)
 
 def storage_bytes(buffer) -> int:
     stored = buffer._storage._storage
-    return sum(value.numel() * value.element_size() for value in stored.exclude("index").values(True, True))
+    return sum(value.numel() * value.element_size() for value in stored.values(True, True))
 
 
 @pytest.mark.parametrize("dtype", [None, torch.float32, *HALF])
@@ -38,12 +38,12 @@ def test_half_precision_is_a_matter_of_the_storage_alone(dtype):
     buffer.extend(batch)
     assert (batch == expected).all()  # what was handed over stays as it was
     assert buffer._storage._storage["observation"].dtype == dtype
-    sample = buffer.sample()
+    sample, info = buffer.sample(return_info=True)
     for key in ("observation", "action", ("next", "observation"), ("next", "reward")):
         assert sample[key].dtype == torch.float32
-        torch.testing.assert_close(sample[key], expected[key][sample["index"]], rtol=1e-2, atol=1e-2)
+        torch.testing.assert_close(sample[key], expected[key][info["index"]], rtol=1e-2, atol=1e-2)
     assert sample["next", "terminated"].dtype == torch.bool
-    assert torch.equal(sample["next", "terminated"], expected["next", "terminated"][sample["index"]])
+    assert torch.equal(sample["next", "terminated"], expected["next", "terminated"][info["index"]])
 
 
 def test_what_is_too_large_for_half_precision_stays_finite():

@@ -40,8 +40,8 @@ def test_rows_go_to_the_buffer_of_their_member_in_their_order():
 
 def test_nothing_is_stored_that_the_loss_does_not_read():
     buffers = full_buffers()
-    assert set(buffers.members[0][:].keys()) == {"observation", "action", "next", "index"}
-    assert set(buffers.states[:].keys()) == {"observation", "index"}  # the index is TorchRL's own
+    assert set(buffers.members[0][:].keys()) == {"observation", "action", "next"}
+    assert set(buffers.states[:].keys()) == {"observation"}
 
 
 def test_capacity_is_shared_evenly_and_the_oldest_rows_go_first():
