@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from hydra.utils import get_method, instantiate
+from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule
 
-from eqr_torchrl.envs import ModelBasedEnv, termination_for
+from eqr_torchrl.envs import ModelBasedEnv, import_by_name, termination_for
 from eqr_torchrl.evaluation import (
     calibration_error,
     central_interval_coverage,
@@ -87,7 +87,7 @@ def load_agent(source: Path) -> tuple:
             TensorDict.from_module(network).data.update_(parameters)
     world_model.load_state_dict(saved["world_model"])
     names = [OmegaConf.select(cfg, "termination_fn"), OmegaConf.select(cfg, "reward_fn")]
-    rules = [get_method(name.replace(":", ".")) if name else None for name in names]
+    rules = [import_by_name(name) if name else None for name in names]
     model_env = ModelBasedEnv(
         world_model, env, termination_fn=rules[0] or termination_for(env.env_name), reward_fn=rules[1]
     )

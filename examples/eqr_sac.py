@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra.utils import get_method, instantiate
+from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
@@ -21,10 +21,9 @@ from torchrl import timeit, torchrl_logger
 from torchrl.collectors import Collector
 from torchrl.envs import EnvBase
 from torchrl.objectives import SoftUpdate
-from tqdm import tqdm
 
 from eqr_torchrl.data import TRANSITION_KEYS, announce_buffer, branched_rollout, make_replay_buffer, model_buffer_bytes
-from eqr_torchrl.envs import ModelBasedEnv, ResumableEpisode, TerminationGuard, termination_for
+from eqr_torchrl.envs import ModelBasedEnv, ResumableEpisode, TerminationGuard, import_by_name, termination_for
 from eqr_torchrl.evaluation import evaluate, plot_learning_curve, plot_value_distribution, value_quantiles
 from eqr_torchrl.objectives import make_optimizer, make_update
 from eqr_torchrl.runs import (
@@ -34,6 +33,7 @@ from eqr_torchrl.runs import (
     checkpoint_path,
     load_checkpoint,
     open_run,
+    progress_bar,
     restore_state,
     run_hydra,
     save_checkpoint,
@@ -55,8 +55,8 @@ def main(cfg: DictConfig) -> float | None:
 
     # The parts
     env, eval_env = instantiate(cfg.env, seed=cfg.seed), instantiate(cfg.env, seed=cfg.seed)
-    termination_fn = get_method(cfg.termination_fn.replace(":", ".")) if cfg.termination_fn else termination_for(env)
-    reward_fn = get_method(cfg.reward_fn.replace(":", ".")) if cfg.reward_fn else None
+    termination_fn = import_by_name(cfg.termination_fn) if cfg.termination_fn else termination_for(env)
+    reward_fn = import_by_name(cfg.reward_fn) if cfg.reward_fn else None
     env.append_transform(TerminationGuard(termination_fn, env.env_name))
     env.append_transform(episode := ResumableEpisode())
     sizes = env.observation_spec["observation"].shape[-1], env.action_spec.shape[-1]
@@ -85,7 +85,9 @@ def main(cfg: DictConfig) -> float | None:
     loss = instantiate(cfg.loss)(actor_network=actor, qvalue_network=critics)
     loss.make_value_estimator(gamma=cfg.gamma)
     optimizer, target_updater = make_optimizer(loss, **cfg.optim), SoftUpdate(loss, tau=cfg.tau)
-    update = make_update(lambda batch: loss(successors(batch)), optimizer, target_updater, compile=cfg.compile)
+    update = make_update(
+        lambda batch: loss(successors(batch)), optimizer, target_updater, compile=cfg.compile, cuda_graph=cfg.cuda_graph
+    )
 
     # The run: its folder, its logs, and what a checkpoint holds
     name = f"{cfg.labels.algorithm}-{env.env_name}-seed{cfg.seed}"
@@ -122,7 +124,7 @@ def main(cfg: DictConfig) -> float | None:
         return sum(row["episode_return"] for row in episodes) / num_episodes
 
     # The loop
-    bar = tqdm(total=cfg.env_steps, initial=max(step, 0), disable=not cfg.progress, unit="step", dynamic_ncols=True)
+    bar = progress_bar(cfg.env_steps, initial=max(step, 0), disable=not cfg.progress)
     last_return, begin = float("nan"), time.perf_counter()
     with RunStatus(folder, env_steps=max(step, 0)) as status, logger, bar:
         while step < cfg.env_steps:
@@ -133,19 +135,21 @@ def main(cfg: DictConfig) -> float | None:
                     raise RuntimeError(f"{env.env_name} failed at env step {step}: {error} (saved {save()})") from error
             step += 1
             if step <= 0:
-                bar.set_description(f"warm-up {-step} steps left" if step else "", refresh=False)
+                bar.set_description(
+                    f"warm-up {-step} steps left" if step else "fitting the first models", refresh=not step
+                )
                 bar.update(0)
                 continue
             if (step - 1) % cfg.retrain_every == 0:
+                rows = replay[:]
                 with timeit("fit"):  # learn the models
-                    report = columns("model", fit_world_model(world_model, replay[:], optimizer=model_optimizer, **fit))
+                    report = columns("model", fit_world_model(world_model, rows, optimizer=model_optimizer, **fit))
                 with timeit("rollout"):  # imagine
-                    states = replay[:]["observation"]
                     for model_env, num_starts in rollouts:
                         imagined = branched_rollout(
                             model_env,
                             actor,
-                            states,
+                            rows["observation"],
                             model_buffer,
                             num_starts=num_starts,
                             horizon=cfg.rollout.horizon,
@@ -166,6 +170,9 @@ def main(cfg: DictConfig) -> float | None:
                 bar.set_postfix_str(f"return {last_return:.1f}", refresh=False)
             if (cfg.checkpoint_every and step % cfg.checkpoint_every == 0) or step == cfg.env_steps:
                 save()
+            if step == 1:  # the warm-up tells nothing about the time that is left
+                bar.set_description(refresh=False)
+                bar.unpause()
             bar.update()
     draw(folder, eval_env, actor, critics[0])
     print(f"{folder}: return {last_return:.1f} after {step} env steps, {time.perf_counter() - begin:.0f} s")

@@ -18,7 +18,6 @@ from tensordict import TensorDict
 from torchrl import timeit, torchrl_logger
 from torchrl.collectors import Collector
 from torchrl.objectives import SoftUpdate
-from tqdm import tqdm
 
 from eqr_torchrl.data import TRANSITION_KEYS, make_replay_buffer
 from eqr_torchrl.envs import ResumableEpisode
@@ -31,6 +30,7 @@ from eqr_torchrl.runs import (
     checkpoint_path,
     load_checkpoint,
     open_run,
+    progress_bar,
     restore_state,
     run_hydra,
     save_checkpoint,
@@ -59,7 +59,7 @@ def main(cfg: DictConfig) -> float | None:
     loss = instantiate(cfg.loss)(actor_network=actor, qvalue_network=critics)
     loss.make_value_estimator(gamma=cfg.gamma)
     optimizer, target_updater = make_optimizer(loss, **cfg.optim), SoftUpdate(loss, tau=cfg.tau)
-    update = make_update(loss, optimizer, target_updater, compile=cfg.compile)
+    update = make_update(loss, optimizer, target_updater, compile=cfg.compile, cuda_graph=cfg.cuda_graph)
 
     # The run: its folder, its logs, and what a checkpoint holds
     name = f"{cfg.labels.algorithm}-{env.env_name}-seed{cfg.seed}"
@@ -88,7 +88,7 @@ def main(cfg: DictConfig) -> float | None:
         return save_checkpoint(path, state, fingerprint=fingerprint, keep_last=cfg.keep_checkpoints)
 
     # The loop
-    bar = tqdm(total=cfg.env_steps, initial=max(step, 0), disable=not cfg.progress, unit="step", dynamic_ncols=True)
+    bar = progress_bar(cfg.env_steps, initial=max(step, 0), disable=not cfg.progress)
     last_return, begin = float("nan"), time.perf_counter()
     with RunStatus(folder, env_steps=max(step, 0)) as status, logger, bar:
         while step < cfg.env_steps:
@@ -120,6 +120,9 @@ def main(cfg: DictConfig) -> float | None:
                 bar.set_postfix_str(f"return {last_return:.1f}", refresh=False)
             if (cfg.checkpoint_every and step % cfg.checkpoint_every == 0) or step == cfg.env_steps:
                 save()
+            if step == 1:  # the warm-up tells nothing about the time that is left
+                bar.set_description(refresh=False)
+                bar.unpause()
             bar.update()
     plot_learning_curve(folder, folder / "figures" / "learning_curve.png")
     print(f"{folder}: return {last_return:.1f} after {step} env steps, {time.perf_counter() - begin:.0f} s")

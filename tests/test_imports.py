@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "eqr_torchrl"
 # What each folder may import of ours:
 # `functional` < `utility`, `modules`, `world_models` < `envs` < `data` < `evaluation`.
 BELOW = {
+    "_versions": set(),
     "functional": set(),
     "utility": {"functional"},
     "modules": {"functional", "utility"},

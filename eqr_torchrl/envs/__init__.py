@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from eqr_torchrl.envs.findings import Finding, check_env
 from eqr_torchrl.envs.guards import NonFiniteGuard, TerminationGuard
+from eqr_torchrl.envs.lookup import import_by_name
 from eqr_torchrl.envs.model_based import ModelBasedEnv
-from eqr_torchrl.envs.real import PAPER_DMC_TASKS, make_env
+from eqr_torchrl.envs.real import make_env
 from eqr_torchrl.envs.resume import ResumableEpisode
+from eqr_torchrl.envs.tasks import PAPER_DMC_TASKS
 from eqr_torchrl.envs.terminations import (
     TerminationFn,
     ant_terminates,
@@ -34,6 +36,7 @@ __all__ = [
     "check_env",
     "hopper_terminates",
     "humanoid_terminates",
+    "import_by_name",
     "inverted_pendulum_terminates",
     "make_env",
     "mountain_car_terminates",

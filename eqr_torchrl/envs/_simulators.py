@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import math
+import re
 import sys
 import warnings
 from collections.abc import Mapping
@@ -17,6 +17,8 @@ from torch import Tensor
 from torchrl.envs import DMControlWrapper, EnvBase, GymLikeEnv, GymWrapper, ParallelEnv, SerialEnv, TransformedEnv
 
 from eqr_torchrl.envs._spaces import check_gym_spaces
+from eqr_torchrl.envs.lookup import import_by_name
+from eqr_torchrl.envs.tasks import PAPER_DMC_TASKS
 from eqr_torchrl.envs.transforms import VectorObservation
 
 
@@ -95,12 +97,10 @@ def open_simulator(
     if isinstance(env, str):
         if env.startswith("dmc/"):
             return _open_dmc(env, max_episode_steps, arguments), env, None
-        module, _, attribute = env.partition(":")
-        if attribute and hasattr(_import(module, env), attribute):  # "package.module:MyEnv"
-            env = getattr(_import(module, env), attribute)
-        else:
-            name = env.removeprefix("gym/")
+        name = env.removeprefix("gym/")
+        if ":" not in name or _is_gymnasium_id(name):
             return _open_gym(name, max_episode_steps, arguments), name, None
+        env = import_by_name(name)  # "package.module:MyEnv"
     gymnasium: Any = sys.modules.get("gymnasium")  # imported already if env comes from it
     is_gym = gymnasium and isinstance(env, gymnasium.Env)
     if (is_gym or isinstance(env, EnvBase)) and arguments:
@@ -136,11 +136,9 @@ def _name_of(env: EnvBase) -> str:
     return f"dmc/{name}-{task}" if name and task else str(name or type(env).__name__)
 
 
-def _import(module: str, name: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ValueError(f"{name!r} must name something that can be imported: {error}.") from error
+def _is_gymnasium_id(name: str) -> bool:
+    """Whether ``"module:Name-v0"`` is meant for Gymnasium, which imports the module and looks the id up."""
+    return re.search(r":[^:]+-v\d+$", name) is not None
 
 
 def _close(name: str, valid: list[str]) -> str:
@@ -154,8 +152,6 @@ def _open_gym(name: str, max_episode_steps: int | None, arguments: dict[str, Any
     except ImportError as error:
         raise ImportError(f"{name} needs Gymnasium: pip install 'eqr_torchrl[gym]'.") from error
     if name not in gymnasium.registry and ":" not in name:
-        from eqr_torchrl.envs.real import PAPER_DMC_TASKS
-
         raise ValueError(f"unknown environment {name!r}: {_close(name, [*gymnasium.registry, *PAPER_DMC_TASKS])}")
     if max_episode_steps is not None:
         arguments = {**arguments, "max_episode_steps": max_episode_steps}

@@ -6,8 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from eqr_torchrl.envs._simulators import _import
 from eqr_torchrl.envs.findings import check_env
+from eqr_torchrl.envs.lookup import import_by_name
 from eqr_torchrl.envs.terminations import never_terminates
 
 
@@ -38,10 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--steps must be at least 1: got {options.steps}.")
     termination_fn = never_terminates if options.never_terminates else None
     if options.termination_fn:
-        module, _, function = options.termination_fn.replace(":", ".").rpartition(".")
         try:
-            termination_fn = getattr(_import(module, options.termination_fn), function)
-        except (ValueError, AttributeError) as error:
+            termination_fn = import_by_name(options.termination_fn)
+        except ValueError as error:
             parser.error(f"--termination-fn: {error}")
     findings = check_env(
         options.name,

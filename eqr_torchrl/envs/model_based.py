@@ -125,7 +125,7 @@ class ModelBasedEnv(ModelBasedEnvBase):
         if self.reward_fn is None:
             next_observation, reward = sample.split([self.world_model.observation_dim, 1], -1)
         else:
-            next_observation, reward = sample, self.reward_fn(observation, action, sample)
+            next_observation, reward = sample, self.reward_fn(observation, action, sample).expand(*sample.shape[:-1], 1)
         terminated = self.termination_fn(next_observation, action.expand(*sample.shape[:-1], action.shape[-1]))
         return next_observation, reward, terminated
 

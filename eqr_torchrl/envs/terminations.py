@@ -226,7 +226,8 @@ def termination_for(env: str | EnvBase) -> TerminationFn:
         >>> termination_for("MyRobot-v0")
         Traceback (most recent call last):
         ValueError: no termination rule is known for 'MyRobot-v0': pass your own termination_fn, a function from \
-(next_observation [*B, S], action [*B, A]) to bool [*B, 1], or never_terminates if only a time limit ends an episode.
+(next_observation [*B, S], action [*B, A]) to bool [*B, 1], or never_terminates if only a time limit ends an episode \
+(on a command line, termination_fn=module:function).
     """
     name = env if isinstance(env, str) else str(getattr(env, "env_name", type(env).__name__))
     name = name.removeprefix("gym/")
@@ -237,7 +238,7 @@ def termination_for(env: str | EnvBase) -> TerminationFn:
         raise ValueError(
             f"no termination rule is known for {name!r}: pass your own termination_fn, a function from "
             "(next_observation [*B, S], action [*B, A]) to bool [*B, 1], or never_terminates if only a time limit ends "
-            "an episode."
+            "an episode (on a command line, termination_fn=module:function)."
         )
     rule, settings = _RULES[match[1]]
     simulator = None if isinstance(env, str) else getattr(env, "unwrapped", None)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 from tensordict import TensorDictBase, TensorDictParams
+from tensordict.nn import CudaGraphModule
 from torch import Tensor
 from torchrl.objectives import LossModule, TargetNetUpdater
 
@@ -46,12 +47,16 @@ def _trainable(loss: LossModule, name: str) -> list[Tensor]:
     return [value for value in parameters.values(True, True) if value.requires_grad]
 
 
+_CALLS_BEFORE_RECORDING = 5  # optimiser state, and whatever else is made lazily, then exists
+
+
 def make_update(
     losses_of: Callable[[TensorDictBase], TensorDictBase],
     optimizer: torch.optim.Optimizer,
     target_updater: TargetNetUpdater,
     *,
     compile: bool = False,
+    cuda_graph: bool = False,
 ) -> Callable[[TensorDictBase], TensorDictBase]:
     """One update as a function of a batch: losses, backward, optimiser step, target step.
 
@@ -60,9 +65,15 @@ def make_update(
         optimizer: over all parameters that the losses train.
         target_updater: moves the target networks after each step.
         compile: whether ``losses_of`` is compiled. The first batch then takes a minute or two.
+        cuda_graph: whether the whole step is recorded at its fifth call and replayed from then on, which spares the
+            launches of its kernels. Batches must keep their keys and shapes, and random numbers come from torch's
+            global generator. On CUDA alone.
 
     Returns:
         A function from a batch to its detached losses and report.
+
+    Raises:
+        ValueError: if ``cuda_graph`` is asked for where the parameters are not on a CUDA device.
 
     Examples:
         >>> from eqr_torchrl.objectives import EpistemicQuantileLoss
@@ -81,4 +92,11 @@ def make_update(
         target_updater.step()
         return losses.detach()
 
-    return update
+    if not cuda_graph:
+        return update
+    device = optimizer.param_groups[0]["params"][0].device
+    if device.type != "cuda":
+        raise ValueError(
+            f"cuda_graph must be False where the parameters are not on a CUDA device: they are on {device}."
+        )
+    return CudaGraphModule(update, in_keys=[], out_keys=[], warmup=_CALLS_BEFORE_RECORDING, device=device)

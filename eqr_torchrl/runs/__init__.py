@@ -7,6 +7,7 @@ from eqr_torchrl.runs.command_line import run_hydra
 from eqr_torchrl.runs.csv_table import read_csv
 from eqr_torchrl.runs.folder import RunPlan, make_run_folder, open_run
 from eqr_torchrl.runs.loggers import RunLogger
+from eqr_torchrl.runs.progress import progress_bar
 from eqr_torchrl.runs.state import capture_state, restore_state
 from eqr_torchrl.runs.status import RunStatus, read_status
 from eqr_torchrl.runs.sweeps import summarise_sweep
@@ -21,6 +22,7 @@ __all__ = [
     "load_checkpoint",
     "make_run_folder",
     "open_run",
+    "progress_bar",
     "read_csv",
     "read_status",
     "restore_state",

@@ -9,7 +9,7 @@ import torch
 from gym_toys import Diverging, Drift, Spaces, Unseeded, drift_terminates
 from gymnasium.spaces import Box, Discrete
 
-from eqr_torchrl.envs import check_env, make_env, never_terminates
+from eqr_torchrl.envs import check_env, import_by_name, make_env, never_terminates
 from eqr_torchrl.envs.check import main
 
 
@@ -172,6 +172,19 @@ def test_command_refuses_a_rule_that_cannot_be_imported(capsys):
     with pytest.raises(SystemExit):
         main(["Pendulum-v1", "--termination-fn", "no_such_module:rule"])
     assert "--termination-fn: 'no_such_module:rule' must name something" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("never_terminates", "must be of the form module:name: got 'never_terminates'"),
+        ("no_such_module:rule", "a module of your own must be on PYTHONPATH"),
+        ("eqr_torchrl.envs:rule", "must name something in eqr_torchrl.envs"),
+    ],
+)
+def test_names_that_cannot_be_looked_up(name, message):
+    with pytest.raises(ValueError, match=message):
+        import_by_name(name)
 
 
 def test_module_runs_as_a_command_without_warnings():

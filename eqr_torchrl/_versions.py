@@ -1,0 +1,26 @@
+"""Tells in one line that the installed TorchRL and TensorDict do not fit, before anything fails deep inside them."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+from packaging.requirements import Requirement
+
+
+def check_versions() -> None:
+    """Holds the installed ``tensordict`` against what the installed ``torchrl`` asks for.
+
+    Raises:
+        ImportError: if it is another version; the message names both.
+    """
+    requirements = [Requirement(line) for line in metadata.requires("torchrl") or ()]
+    needed = next((requirement for requirement in requirements if requirement.name == "tensordict"), None)
+    found = metadata.version("tensordict")
+    if needed is not None and not needed.specifier.contains(found, prereleases=True):
+        raise ImportError(
+            f"torchrl {metadata.version('torchrl')} needs tensordict {needed.specifier}, and {found} is installed: "
+            f"pip install '{needed.name}{needed.specifier}'."
+        )
+
+
+check_versions()
