@@ -77,7 +77,7 @@ def evaluate(
         set_exploration_type(ExplorationType.DETERMINISTIC),
     ):
         if seed is not None:
-            env.set_seed(seed)
+            env.set_seed(seed % 2**32)  # numpy, and so DeepMind Control, takes no larger ones
         for episode in range(num_episodes):
             episode_return, length = _run_episode(env, policy, sys.maxsize if max_steps is None else max_steps)
             rows.append({"episode": episode, "episode_return": episode_return, "episode_length": length})
