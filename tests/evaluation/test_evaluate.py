@@ -13,6 +13,7 @@ from torchrl.envs.transforms import VecNormV2
 from torchrl.modules import ProbabilisticActor, TanhNormal
 from toy_env import WalkEnv
 
+from eqr_torchrl.envs import make_env
 from eqr_torchrl.evaluation import evaluate
 
 
@@ -65,6 +66,14 @@ def test_same_seed_gives_the_same_rows_whatever_came_before():
     assert evaluate(env, policy, num_episodes=3, max_steps=5, seed=7) == first
     assert env.seed_seen == 7
     assert evaluate(env, policy, num_episodes=3, max_steps=5, seed=8) != first
+
+
+@pytest.mark.parametrize("seed", [2**32 - 1, 2**32, 250_001_000_753 + 2**33])
+def test_seeds_late_in_a_long_run_are_taken_by_every_simulator(seed):
+    pytest.importorskip("dm_control")
+    env = make_env("dmc/pendulum-swingup", max_episode_steps=3)  # numpy's seeds end at 2^32
+    (row,) = evaluate(env, lambda td: td.set("action", torch.zeros(1)), seed=seed)
+    assert row["episode_length"] == 3
 
 
 @pytest.mark.parametrize("seed", [None, 3])
