@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase, TensorDictParams
@@ -99,4 +100,11 @@ def make_update(
         raise ValueError(
             f"cuda_graph must be False where the parameters are not on a CUDA device: they are on {device}."
         )
-    return CudaGraphModule(update, in_keys=[], out_keys=[], warmup=_CALLS_BEFORE_RECORDING, device=device)
+    recorded: Any = CudaGraphModule(
+        update,  # pyright: ignore[reportArgumentType]
+        in_keys=[],
+        out_keys=[],
+        warmup=_CALLS_BEFORE_RECORDING,
+        device=device,
+    )
+    return recorded
