@@ -86,7 +86,12 @@ def main(cfg: DictConfig) -> float | None:
     loss.make_value_estimator(gamma=cfg.gamma)
     optimizer, target_updater = make_optimizer(loss, **cfg.optim), SoftUpdate(loss, tau=cfg.tau)
     update = make_update(
-        lambda batch: loss(successors(batch)), optimizer, target_updater, compile=cfg.compile, cuda_graph=cfg.cuda_graph
+        lambda batch: loss(successors(batch)),
+        optimizer,
+        target_updater,
+        sample=model_buffer.sample,
+        compile=cfg.compile,
+        cuda_graph=cfg.cuda_graph,
     )
 
     # The run: its folder, its logs, and what a checkpoint holds
@@ -158,7 +163,7 @@ def main(cfg: DictConfig) -> float | None:
                         )
                         report |= columns(f"rollout/{model_env.member}", imagined)
             with timeit("update"):  # learn values, improve the policy
-                losses += [update(model_buffer.sample()) for _ in range(cfg.utd_ratio)]
+                losses += [update() for _ in range(cfg.utd_ratio)]
             if step % cfg.log_every == 0:
                 train = columns("train", TensorDict.stack(losses).mean(0).to_dict())
                 logger.log(train | report | timeit.todict(prefix="time"), step)

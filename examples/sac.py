@@ -59,7 +59,8 @@ def main(cfg: DictConfig) -> float | None:
     loss = instantiate(cfg.loss)(actor_network=actor, qvalue_network=critics)
     loss.make_value_estimator(gamma=cfg.gamma)
     optimizer, target_updater = make_optimizer(loss, **cfg.optim), SoftUpdate(loss, tau=cfg.tau)
-    update = make_update(loss, optimizer, target_updater, compile=cfg.compile, cuda_graph=cfg.cuda_graph)
+    how = {"compile": cfg.compile, "cuda_graph": cfg.cuda_graph}
+    update = make_update(loss, optimizer, target_updater, sample=replay.sample, **how)
 
     # The run: its folder, its logs, and what a checkpoint holds
     name = f"{cfg.labels.algorithm}-{env.env_name}-seed{cfg.seed}"
@@ -103,7 +104,7 @@ def main(cfg: DictConfig) -> float | None:
                 bar.update(0)
                 continue
             with timeit("update"):  # learn values, improve the policy
-                losses += [update(replay.sample()) for _ in range(cfg.utd_ratio)]
+                losses += [update() for _ in range(cfg.utd_ratio)]
             if step % cfg.log_every == 0:
                 means = TensorDict.stack(losses).mean(0).to_dict()
                 train = {f"train/{key}": value for key, value in means.items()}

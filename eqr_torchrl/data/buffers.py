@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 from torchrl.data import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
 from torchrl.envs.transforms import Transform
+
+from eqr_torchrl.data.sampler import UniformSampler, WholeStorage
 
 
 def make_replay_buffer(capacity: int = 100_000, *, batch_size: int = 256, device=None) -> TensorDictReplayBuffer:
@@ -31,8 +34,7 @@ def make_replay_buffer(capacity: int = 100_000, *, batch_size: int = 256, device
         >>> replay.sample().batch_size
         torch.Size([8])
     """
-    _check_sizes(capacity, batch_size)
-    return TensorDictReplayBuffer(storage=LazyTensorStorage(capacity, device=device or "cpu"), batch_size=batch_size)
+    return TensorDictReplayBuffer(**_buffer_parts(capacity, batch_size, device))
 
 
 def make_model_buffer(
@@ -65,17 +67,22 @@ def make_model_buffer(
         torch.float32
     """
     dtype = _floating_type(dtype)
-    _check_sizes(capacity, batch_size)
-    buffer = ReplayBuffer(storage=LazyTensorStorage(capacity, device=device or "cpu"), batch_size=batch_size)
+    buffer = ReplayBuffer(**_buffer_parts(capacity, batch_size, device))
     if dtype != torch.float32:
         buffer.append_transform(_StoredAs(dtype))
     return buffer
 
 
-def _check_sizes(capacity: int, batch_size: int) -> None:
+def _buffer_parts(capacity: int, batch_size: int, device) -> dict[str, Any]:
     for name, value in (("capacity", capacity), ("batch_size", batch_size)):
         if value < 1:
             raise ValueError(f"{name} must be positive, got {value}.")
+    device = torch.device(device or "cpu")
+    if device.type == "cuda":  # draws there may be recorded in a CUDA graph
+        parts = {"storage": WholeStorage(capacity, device=device), "sampler": UniformSampler()}
+    else:
+        parts = {"storage": LazyTensorStorage(capacity, device=device)}
+    return {**parts, "batch_size": batch_size}
 
 
 def _floating_type(dtype: torch.dtype | str | None) -> torch.dtype:

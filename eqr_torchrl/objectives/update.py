@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase, TensorDictParams
+from tensordict import TensorDict, TensorDictBase, TensorDictParams
 from tensordict.nn import CudaGraphModule
 from torch import Tensor
 from torchrl.objectives import LossModule, TargetNetUpdater
@@ -56,22 +56,26 @@ def make_update(
     optimizer: torch.optim.Optimizer,
     target_updater: TargetNetUpdater,
     *,
+    sample: Callable[[], TensorDictBase] | None = None,
     compile: bool = False,
     cuda_graph: bool = False,
-) -> Callable[[TensorDictBase], TensorDictBase]:
-    """One update as a function of a batch: losses, backward, optimiser step, target step.
+) -> Callable[..., TensorDictBase]:
+    """One update as a function: batch, losses, backward, optimiser step, target step.
 
     Args:
         losses_of: maps a batch to a TensorDict of ``loss_qvalue``, ``loss_actor``, ``loss_alpha`` and what to report.
         optimizer: over all parameters that the losses train.
         target_updater: moves the target networks after each step.
+        sample: draws a batch, such as ``model_buffer.sample``; the update then takes no argument, and drawing is part
+            of it. Defaults to ``None``: the batch is the argument.
         compile: whether ``losses_of`` is compiled. The first batch then takes a minute or two.
         cuda_graph: whether the whole step is recorded at its fifth call and replayed from then on, which spares the
-            launches of its kernels. Batches must keep their keys and shapes, and random numbers come from torch's
-            global generator. On CUDA alone.
+            launches of its kernels. Batches must keep their keys and shapes, random numbers come from torch's global
+            generator, and the buffer of ``sample`` must be one of
+            :func:`~eqr_torchrl.data.make_model_buffer` on the same device. On CUDA alone.
 
     Returns:
-        A function from a batch to its detached losses and report.
+        A function of a batch, or of nothing if ``sample`` is given, to the detached losses and report.
 
     Raises:
         ValueError: if ``cuda_graph`` is asked for where the parameters are not on a CUDA device.
@@ -85,8 +89,8 @@ def make_update(
     """
     losses_of = torch.compile(losses_of) if compile else losses_of
 
-    def update(batch: TensorDictBase) -> TensorDictBase:
-        losses = losses_of(batch)
+    def update(batch: TensorDictBase | None = None) -> TensorDictBase:
+        losses = losses_of(sample() if sample is not None else batch)  # pyright: ignore[reportArgumentType]
         (losses["loss_qvalue"] + losses["loss_actor"] + losses["loss_alpha"]).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -101,10 +105,12 @@ def make_update(
             f"cuda_graph must be False where the parameters are not on a CUDA device: they are on {device}."
         )
     recorded: Any = CudaGraphModule(
-        update,  # pyright: ignore[reportArgumentType]
+        (lambda batch: update(None)) if sample is not None else update,  # pyright: ignore[reportArgumentType]
         in_keys=[],
         out_keys=[],
         warmup=_CALLS_BEFORE_RECORDING,
         device=device,
     )
-    return recorded
+    if sample is None:
+        return recorded
+    return lambda: recorded(TensorDict(device=device))  # a recording wants an input

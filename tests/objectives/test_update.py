@@ -34,6 +34,17 @@ def test_an_update_is_backward_optimiser_step_and_target_step():
     assert all(p.grad is None for p in loss.parameters())  # the next update starts from nothing
 
 
+def test_an_update_that_draws_its_own_batches():
+    batches = [toy_batch(B=4, M=2, K=3) for _ in range(2)]
+    queue = [batch.copy() for batch in batches]
+    draw = make_update(*make_parts(), sample=lambda: queue.pop(0))
+    torch.manual_seed(1)
+    drawn = [draw()["loss_qvalue"] for _ in batches]
+    take = make_update(*make_parts())
+    torch.manual_seed(1)
+    torch.testing.assert_close(drawn, [take(batch)["loss_qvalue"] for batch in batches])
+
+
 def test_cuda_graphs_are_refused_where_there_is_no_cuda():
     loss, optimizer, updater = make_parts()
     with pytest.raises(ValueError, match="cuda_graph must be False .* they are on cpu"):

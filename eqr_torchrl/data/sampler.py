@@ -1,0 +1,74 @@
+"""Draws rows of a buffer without asking the CPU how many there are, as a CUDA graph needs it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchrl.data import LazyTensorStorage, RandomSampler
+
+
+class WholeStorage(LazyTensorStorage):
+    """Looks rows up in all of its memory, where TorchRL's cuts it to the filled part first, at a size that is a number.
+
+    With :class:`UniformSampler` it makes draws that a CUDA graph can record. Indices are not held against the number
+    of rows that are filled.
+
+    Examples:
+        >>> from torchrl.data import ReplayBuffer
+        >>> buffer = ReplayBuffer(storage=WholeStorage(100), sampler=UniformSampler(), batch_size=8)
+        >>> _ = buffer.extend(toy_batch(B=20))
+        >>> buffer.sample().batch_size
+        torch.Size([8])
+    """
+
+    def get(self, index: Any) -> Any:
+        """Rows at ``index``."""
+        return self._storage[index] if isinstance(index, Tensor) and self.initialized else super().get(index)
+
+
+class UniformSampler(RandomSampler):
+    """Uniform draws with replacement that can be recorded in a CUDA graph.
+
+    TorchRL's own sampler draws from a range that is a Python number, which a recording would keep for ever. Here the
+    number of rows is a tensor on the storage's device that grows with the buffer, so that a replayed graph draws from
+    all rows there are. The buffers of this package take it, with :class:`WholeStorage`, on CUDA devices.
+
+    Raises:
+        RuntimeError: in ``sample``, if the buffer is empty.
+
+    Examples:
+        >>> from torchrl.data import ReplayBuffer
+        >>> buffer = ReplayBuffer(storage=WholeStorage(100), sampler=UniformSampler(), batch_size=8)
+        >>> _ = buffer.extend(toy_batch(B=20))
+        >>> buffer.sample().batch_size
+        torch.Size([8])
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._count, self._rows = 0, None
+
+    def sample(self, storage: Any, batch_size: int) -> tuple[Tensor, dict]:
+        """Indices ``[batch_size]`` into the storage, on its device."""
+        count = len(storage)
+        if count == 0:
+            raise RuntimeError("the buffer must hold rows before a batch is drawn: it is empty.")
+        if self._rows is None:
+            self._rows = torch.zeros((), dtype=torch.float64, device=storage.device)  # exact up to 2^53 rows
+        self._set(count)
+        draws = torch.rand(batch_size, dtype=torch.float64, device=storage.device, generator=self._rng)
+        return (draws * self._rows).long(), {}
+
+    def extend(self, index: Tensor) -> None:
+        """Notes that the rows ``index`` were written."""
+        self._set(max(self._count, int(index.max()) + 1))
+
+    def _empty(self) -> None:
+        self._set(0)
+
+    def _set(self, count: int) -> None:
+        if self._rows is not None and count != self._count:
+            self._rows.fill_(count)
+            self._count = count
