@@ -13,7 +13,10 @@ def check_versions() -> None:
     Raises:
         ImportError: if it is another version; the message names both.
     """
-    requirements = [Requirement(line) for line in metadata.requires("torchrl") or ()]
+    try:
+        requirements = [Requirement(line) for line in metadata.requires("torchrl") or ()]
+    except metadata.PackageNotFoundError:  # a nightly build goes by another name
+        return
     needed = next((requirement for requirement in requirements if requirement.name == "tensordict"), None)
     found = metadata.version("tensordict")
     if needed is not None and not needed.specifier.contains(found, prereleases=True):

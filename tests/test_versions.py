@@ -18,6 +18,14 @@ def test_a_tensordict_that_torchrl_does_not_take_is_told_in_one_line(monkeypatch
         check_versions()
 
 
+def test_a_nightly_build_is_taken_as_it_is(monkeypatch):
+    def missing(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "requires", missing)
+    check_versions()
+
+
 def test_an_unpinned_torchrl_is_taken_as_it_is(monkeypatch):
     monkeypatch.setattr(metadata, "requires", lambda name: ["torch", "tensordict"])
     check_versions()
