@@ -25,7 +25,9 @@ class WholeStorage(LazyTensorStorage):
 
     def get(self, index: Any) -> Any:
         """Rows at ``index``."""
-        return self._storage[index] if isinstance(index, Tensor) and self.initialized else super().get(index)
+        if isinstance(index, Tensor) and self.initialized:
+            return self._storage[index]
+        return super().get(index)  # pyright: ignore[reportArgumentType]
 
 
 class UniformSampler(RandomSampler):
