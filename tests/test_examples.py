@@ -155,9 +155,13 @@ def test_the_last_update_before_a_fit_uses_as_many_updates_as_configured(start, 
     updates = []
     make = scripts["eqr_sac"].make_update
 
-    def counting(*args, **kwargs):
-        update = make(*args, **kwargs)
-        return lambda batch: updates.append(len(batch)) or update(batch)
+    def counting(*args, sample, **kwargs):
+        def draw():
+            batch = sample()
+            updates.append(len(batch))
+            return batch
+
+        return make(*args, sample=draw, **kwargs)
 
     monkeypatch.setattr(scripts["eqr_sac"], "make_update", counting)
     start("run", "utd_ratio=3", "batch_size=7")

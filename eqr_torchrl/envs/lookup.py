@@ -10,7 +10,7 @@ def import_by_name(name: str) -> Any:
     """Imports a function or class of the user's own.
 
     Args:
-        name: ``"package.module:name"``.
+        name: ``"package.module:name"``; a dot may stand for the colon.
 
     Returns:
         What the module calls ``name``.
@@ -22,7 +22,7 @@ def import_by_name(name: str) -> Any:
         >>> import_by_name("eqr_torchrl.envs:never_terminates").__name__
         'never_terminates'
     """
-    module, _, attribute = name.partition(":")
+    module, _, attribute = name.partition(":") if ":" in name else name.rpartition(".")
     if not module or not attribute:
         raise ValueError(f"names must be of the form module:name: got {name!r}.")
     try:
