@@ -15,10 +15,10 @@ def check_versions() -> None:
     """
     try:
         requirements = [Requirement(line) for line in metadata.requires("torchrl") or ()]
+        found = metadata.version("tensordict")
     except metadata.PackageNotFoundError:  # a nightly build goes by another name
         return
     needed = next((requirement for requirement in requirements if requirement.name == "tensordict"), None)
-    found = metadata.version("tensordict")
     if needed is not None and not needed.specifier.contains(found, prereleases=True):
         raise ImportError(
             f"torchrl {metadata.version('torchrl')} needs tensordict {needed.specifier}, and {found} is installed: "

@@ -59,8 +59,9 @@ def main(cfg: DictConfig) -> float | None:
     loss = instantiate(cfg.loss)(actor_network=actor, qvalue_network=critics)
     loss.make_value_estimator(gamma=cfg.gamma)
     optimizer, target_updater = make_optimizer(loss, **cfg.optim), SoftUpdate(loss, tau=cfg.tau)
-    how = {"compile": cfg.compile, "cuda_graph": cfg.cuda_graph}
-    update = make_update(loss, optimizer, target_updater, sample=replay.sample, **how)
+    update = make_update(
+        loss, optimizer, target_updater, sample=replay.sample, compile=cfg.compile, cuda_graph=cfg.cuda_graph
+    )
 
     # The run: its folder, its logs, and what a checkpoint holds
     name = f"{cfg.labels.algorithm}-{env.env_name}-seed{cfg.seed}"
@@ -122,7 +123,6 @@ def main(cfg: DictConfig) -> float | None:
             if (cfg.checkpoint_every and step % cfg.checkpoint_every == 0) or step == cfg.env_steps:
                 save()
             if step == 1:  # the warm-up tells nothing about the time that is left
-                bar.set_description(refresh=False)
                 bar.unpause()
             bar.update()
     plot_learning_curve(folder, folder / "figures" / "learning_curve.png")

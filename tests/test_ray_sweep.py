@@ -68,7 +68,7 @@ def test_a_killed_job_goes_on_and_finished_ones_are_left_alone(tmp_path):
     pid = process_of(victim)
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    output, _ = first.communicate(timeout=300)
+    first.communicate(timeout=300)
     finished = [run["folder"] for run in summarise_sweep(sweep) if run["state"] == "finished"]
     before = {name: (sweep / name / "metrics.csv").stat().st_mtime_ns for name in finished}
 

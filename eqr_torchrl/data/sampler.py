@@ -16,11 +16,10 @@ class WholeStorage(LazyTensorStorage):
     of rows that are filled.
 
     Examples:
-        >>> from torchrl.data import ReplayBuffer
-        >>> buffer = ReplayBuffer(storage=WholeStorage(100), sampler=UniformSampler(), batch_size=8)
-        >>> _ = buffer.extend(toy_batch(B=20))
-        >>> buffer.sample().batch_size
-        torch.Size([8])
+        >>> storage = WholeStorage(100)
+        >>> storage.set(range(20), toy_batch(B=20))
+        >>> storage.get(torch.tensor([3, 5])).batch_size
+        torch.Size([2])
     """
 
     def get(self, index: Any) -> Any:
@@ -63,9 +62,13 @@ class UniformSampler(RandomSampler):
         draws = torch.rand(batch_size, dtype=torch.float64, device=storage.device, generator=self._rng)
         return (draws * self._rows).long(), {}
 
+    def add(self, index: int) -> None:
+        """Notes that the row ``index`` was written."""
+        self._set(max(self._count, int(index) + 1))
+
     def extend(self, index: Tensor) -> None:
         """Notes that the rows ``index`` were written."""
-        self._set(max(self._count, int(index.max()) + 1))
+        self.add(int(index.max()))
 
     def _empty(self) -> None:
         self._set(0)

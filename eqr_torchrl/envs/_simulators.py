@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
 import sys
 import warnings
 from collections.abc import Mapping
@@ -98,9 +97,9 @@ def open_simulator(
         if env.startswith("dmc/"):
             return _open_dmc(env, max_episode_steps, arguments), env, None
         name = env.removeprefix("gym/")
-        if ":" not in name or _is_gymnasium_id(name):
+        env = import_by_name(name, None) if ":" in name else None  # "package.module:MyEnv"
+        if env is None:  # an id, perhaps one that "package.module:" registers
             return _open_gym(name, max_episode_steps, arguments), name, None
-        env = import_by_name(name)  # "package.module:MyEnv"
     gymnasium: Any = sys.modules.get("gymnasium")  # imported already if env comes from it
     is_gym = gymnasium and isinstance(env, gymnasium.Env)
     if (is_gym or isinstance(env, EnvBase)) and arguments:
@@ -134,11 +133,6 @@ def _name_of(env: EnvBase) -> str:
         return type(env).__name__
     name, task = getattr(env, "env_name", None), getattr(env, "task_name", None)
     return f"dmc/{name}-{task}" if name and task else str(name or type(env).__name__)
-
-
-def _is_gymnasium_id(name: str) -> bool:
-    """Whether ``"module:Name-v0"`` is meant for Gymnasium, which imports the module and looks the id up."""
-    return re.search(r":[^:]+-v\d+$", name) is not None
 
 
 def _close(name: str, valid: list[str]) -> str:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+_REQUIRED = object()
 
-def import_by_name(name: str) -> Any:
+
+def import_by_name(name: str, default: Any = _REQUIRED) -> Any:
     """Imports a function or class of the user's own.
 
     Args:
         name: ``"package.module:name"``; a dot may stand for the colon.
+        default: returned if the module has no such name, as for :func:`getattr`.
 
     Returns:
         What the module calls ``name``.
 
     Raises:
-        ValueError: if ``name`` has another form, or there is no such module or name in it.
+        ValueError: if ``name`` has another form, or there is no such module, or no such name in it and no default.
 
     Examples:
         >>> import_by_name("eqr_torchrl.envs:never_terminates").__name__
@@ -26,9 +29,10 @@ def import_by_name(name: str) -> Any:
     if not module or not attribute:
         raise ValueError(f"names must be of the form module:name: got {name!r}.")
     try:
-        return getattr(importlib.import_module(module), attribute)
+        found = getattr(importlib.import_module(module), attribute, default)
     except ImportError as error:
         hint = " (a module of your own must be on PYTHONPATH)" if isinstance(error, ModuleNotFoundError) else ""
         raise ValueError(f"{name!r} must name something that can be imported: {error}{hint}.") from error
-    except AttributeError as error:
-        raise ValueError(f"{name!r} must name something in {module}: {error}.") from error
+    if found is _REQUIRED:
+        raise ValueError(f"{name!r} must name something in {module}, which has no {attribute!r}.")
+    return found

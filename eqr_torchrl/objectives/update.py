@@ -105,7 +105,7 @@ def make_update(
             f"cuda_graph must be False where the parameters are not on a CUDA device: they are on {device}."
         )
     recorded: Any = CudaGraphModule(
-        (lambda batch: update(None)) if sample is not None else update,  # pyright: ignore[reportArgumentType]
+        update,  # pyright: ignore[reportArgumentType]
         in_keys=[],
         out_keys=[],
         warmup=_CALLS_BEFORE_RECORDING,

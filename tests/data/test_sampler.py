@@ -49,3 +49,5 @@ def test_a_recorded_draw_sees_rows_that_came_later(sampler, sees_new_rows):
     recorded = make_fx(lambda: buffer.sample()["observation"])()
     add_rows(buffer, 10, 10)
     assert (recorded()[:, 0].long().unique().numel() == 20) is sees_new_rows
+    buffer.add(toy_batch(B=1).select("observation")[0])
+    assert (recorded()[:, 0].unique().numel() == 21) is sees_new_rows

@@ -196,6 +196,14 @@ def space(observation=None, action=None):
     return Spaces(observation, action)
 
 
+def test_an_id_without_a_version_is_found_behind_its_module():
+    gymnasium.register("drifting", entry_point="gym_toys:Drift")
+    try:
+        assert make_env("gym_toys:drifting").env_name == "gym_toys:drifting"  # the module has no such name
+    finally:
+        del gymnasium.registry["drifting"]
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
