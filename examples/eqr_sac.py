@@ -10,11 +10,10 @@ from __future__ import annotations
 import time
 import warnings
 from pathlib import Path
-from typing import Any
 
 import torch
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torchrl import timeit, torchrl_logger
@@ -37,6 +36,7 @@ from eqr_torchrl.runs import (
     restore_state,
     run_hydra,
     save_checkpoint,
+    save_settings,
 )
 from eqr_torchrl.world_models import check_fit_arguments, fit_world_model
 
@@ -98,9 +98,8 @@ def main(cfg: DictConfig) -> float | None:
     name = f"{cfg.labels.algorithm}-{env.env_name}-seed{cfg.seed}"
     folder, checkpoint, finished = open_run(cfg.runs_root, name, run_dir=cfg.run_dir, resume=cfg.resume)
     if finished:
-        return print(f"{folder}: finished before, nothing to do")
-    OmegaConf.save(cfg, folder / "config.yaml", resolve=True)
-    settings: Any = OmegaConf.to_container(cfg, resolve=True)
+        return print(f"{folder}: finished before, nothing to do (resume={folder} trains it for longer)")
+    settings = save_settings(cfg, folder)
     logger = RunLogger(folder, config=settings, **cfg.logger)
     labels = {"env": env.env_name, **cfg.labels, "seed": cfg.seed, "warmup_steps": cfg.warmup_steps}
     fingerprint = {"env": env.env_name, "algorithm": cfg.labels.algorithm, "seed": cfg.seed, "sizes": list(sizes)}

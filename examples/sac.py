@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from tensordict import TensorDict
 from torchrl import timeit, torchrl_logger
 from torchrl.collectors import Collector
@@ -34,6 +34,7 @@ from eqr_torchrl.runs import (
     restore_state,
     run_hydra,
     save_checkpoint,
+    save_settings,
 )
 
 warnings.filterwarnings("ignore", category=DeprecationWarning, module="torchrl")
@@ -67,9 +68,9 @@ def main(cfg: DictConfig) -> float | None:
     name = f"{cfg.labels.algorithm}-{env.env_name}-seed{cfg.seed}"
     folder, checkpoint, finished = open_run(cfg.runs_root, name, run_dir=cfg.run_dir, resume=cfg.resume)
     if finished:
-        return print(f"{folder}: finished before, nothing to do")
-    OmegaConf.save(cfg, folder / "config.yaml", resolve=True)
-    logger = RunLogger(folder, config=dict(OmegaConf.to_container(cfg, resolve=True)), **cfg.logger)  # pyright: ignore
+        return print(f"{folder}: finished before, nothing to do (resume={folder} trains it for longer)")
+    settings = save_settings(cfg, folder)
+    logger = RunLogger(folder, config=settings, **cfg.logger)
     labels = {"env": env.env_name, **cfg.labels, "seed": cfg.seed, "warmup_steps": cfg.warmup_steps}
     fingerprint = {"env": env.env_name, "algorithm": cfg.labels.algorithm, "seed": cfg.seed, "sizes": list(sizes)}
     parts = {"loss": loss, "optimizer": optimizer, "replay": replay, "logger": logger}

@@ -145,7 +145,7 @@ def plot_value_distribution(
         levels = (np.arange(q.shape[1]) + 0.5) / q.shape[1]
         for i, label in enumerate(labels):
             colour, line = COLOURS[i % len(COLOURS)], LINES[i // len(COLOURS) % len(LINES)]
-            _draw_density(density_axes, q[i], colour, line)
+            draw_density(density_axes, q[i], colour, line)
             quantile_axes.plot(levels, q[i], line, color=colour, label=label)
             baseline = -0.06 * (i + 1)
             if returns is not None:
@@ -224,7 +224,7 @@ def _draw_learning_curves(
     return Path(path)
 
 
-def _draw_density(axes: Axes, quantiles: NDArray[np.float64], colour: str, line: str) -> None:
+def draw_density(axes: Axes, quantiles: NDArray[np.float64], colour: str, line: str) -> None:
     """Gaussian kernel density of the atoms with Silverman's bandwidth, scaled to its peak; a spike if all are equal."""
     iqr = np.subtract(*np.percentile(quantiles, [75, 25])) / 1.34
     spreads = [spread for spread in (quantiles.std(), iqr) if spread > 0]

@@ -48,6 +48,16 @@ def send(backend: Logger, values: Mapping[str, float], env_steps: int) -> None:
         backend.log_metrics(dict(values), step=env_steps)
 
 
+def drop_after(backend: Logger, env_steps: int) -> None:
+    """Mark what TensorBoard holds beyond ``env_steps`` as void: it will be logged again. Others cannot take back."""
+    if isinstance(backend, TensorboardLogger):
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+        backend.experiment.file_writer.add_event(
+            Event(step=env_steps + 1, session_log=SessionLog(status=SessionLog.START))
+        )
+
+
 def close_backend(backend: Logger) -> None:
     """Write out what is still in memory and end the run, so that the next run in this process starts its own."""
     for name in ("finish", "close"):  # wandb; TensorBoard

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from eqr_torchrl.runs.help import help_text
 from eqr_torchrl.runs.overrides import CommandLineError, compose_checked, one_line
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 _FULL_ERROR = "HYDRA_FULL_ERROR"
 _HYDRA_SWEEP_DIR = "multirun/${now:%Y-%m-%d}/${now:%H-%M-%S}"  # Hydra's default
-_JUST_SHOW = ("help", "hydra_help", "cfg", "info", "shell_completion", "experimental_rerun")
+_JUST_SHOW = ("hydra_help", "cfg", "info", "shell_completion", "experimental_rerun")
 
 
 def run_hydra(
@@ -73,6 +74,8 @@ def run_hydra(
             overrides.append(f"hydra.searchpath=[file://{Path(args.config_dir).resolve()}]")
         multirun = args.multirun or "hydra.mode=MULTIRUN" in overrides
         with _fresh_hydra(), hydra.initialize_config_dir(config_dir, job_name=_job_name(), version_base="1.3"):
+            if args.help:
+                return print(help_text(main, config_name, overrides))
             config = compose_checked(config_name, overrides, multirun=multirun)
             if not multirun:
                 return _run_one(main, config)

@@ -136,7 +136,7 @@ def _open_checkpoint(source: Path, root: str | Path, name: str, run_dir: str | P
         _refuse_if_running(old_folder)
         return RunPlan(old_folder, checkpoint)
     folder = make_run_folder(root, name, run_dir)
-    for file in (METRICS_FILE, EVALUATIONS_FILE):
+    for file in (METRICS_FILE, EVALUATIONS_FILE, CONFIG_FILE):
         if (old_folder / file).is_file():
             shutil.copy2(old_folder / file, folder / file)
     return RunPlan(folder, checkpoint)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torchrl.record.loggers import Logger
 
-from eqr_torchrl.runs.backends import close_backend, open_backend, send
+from eqr_torchrl.runs.backends import close_backend, drop_after, open_backend, send
 from eqr_torchrl.runs.csv_table import EVALUATIONS_FILE, METRICS_FILE, CsvTable
 
 STEP = "env_steps"
@@ -122,6 +122,7 @@ class RunLogger:
         """Drop the rows whose ``env_steps`` lies beyond ``env_steps``: what was logged after that checkpoint."""
         for name, table in self._tables.items():
             self._set_rows(name, [row for row in table.rows() if float(row[STEP]) <= env_steps], table.columns)
+        self._rewind()
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint holds: how many rows each table has, and its columns. All rows are on the disk by then."""
@@ -130,13 +131,17 @@ class RunLogger:
         return {name: {"rows": table.num_rows, "columns": list(table.columns)} for name, table in self._tables.items()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Cut both tables back to the rows they had at the checkpoint, so that the run writes the same rows again."""
+        """Cut both tables back to the rows they had at the checkpoint, so that the run writes the same rows again.
+
+        TensorBoard forgets what came after the checkpoint; wandb cannot, and shows those points twice.
+        """
         for name, table in self._tables.items():
             saved = state_dict[name]
             rows = table.rows()
             if len(rows) < saved["rows"]:
                 warnings.warn(f"{table.path} holds {len(rows)} rows, the checkpoint {saved['rows']}.", stacklevel=2)
             self._set_rows(name, rows[: saved["rows"]], saved["columns"])
+        self._rewind()
 
     def close(self) -> None:
         """Close all loggers.
@@ -179,6 +184,12 @@ class RunLogger:
             self._tables[name].keep(rows, columns)
         self._first_rows[name] = len(rows)
         self.num_calls[name] = self._lost_rows[name] = 0
+
+    def _rewind(self) -> None:
+        rows = self._tables[METRICS_FILE].rows()
+        last = int(float(rows[-1][STEP])) if rows else -1
+        for name, backend in self._backends.items():
+            self._guard(name, lambda backend=backend: drop_after(backend, last))
 
     def _guard(self, name: str, action: Callable[[], Any]) -> Any:
         try:

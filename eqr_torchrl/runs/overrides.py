@@ -55,6 +55,22 @@ def compose_checked(config_name: str, overrides: Sequence[str], *, multirun: boo
     return composed[0]
 
 
+def group_choices(group: str, config_name: str) -> list[str]:
+    """Choices of a group for one script: what lies in a folder named after it if there is one, nothing of the others'.
+
+    Args:
+        group: such as ``"experiment"``.
+        config_name: the script's primary configuration.
+
+    Returns:
+        The choices, those in subfolders as ``folder/choice``.
+    """
+    groups = _Groups(config_name, [])
+    scripts, found = set(groups.choices("")), groups.choices(group)
+    own = [choice for choice in found if choice.startswith(f"{config_name}/")]
+    return own or [choice for choice in found if "/" not in choice or choice.split("/")[0] not in scripts]
+
+
 def one_line(error: BaseException | str) -> str:
     """The message of an error without line breaks."""
     return " ".join(str(error).split()) or type(error).__name__
@@ -86,7 +102,8 @@ class _Groups:
                 if choice not in choices:
                     near = _near(choice, choices)
                     hint = f"; did you mean {group}={near[0]}?" if near else "."
-                    raise CommandLineError(f"unknown {group}={choice}{hint} Choices: {', '.join(choices)}.")
+                    usual = ", ".join(group_choices(group, self._config_name))
+                    raise CommandLineError(f"unknown {group}={choice}{hint} Choices: {usual}.")
 
     def _options(self, group: str, kind: str) -> list[str]:
         from hydra.core.global_hydra import GlobalHydra

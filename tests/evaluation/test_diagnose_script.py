@@ -25,6 +25,10 @@ DOUBLE = {
     "critic": CONFIG["critic"] | {"num_quantiles": 1},
     "loss": {"_target_": "torchrl.objectives.SACLoss", "_partial_": True, "num_qvalue_nets": 2},
 }
+QU_SAC = {
+    "critic": CONFIG["critic"] | {"num_quantiles": 1},
+    "loss": {"_target_": "eqr_torchrl.objectives.MemberwiseSACLoss", "_partial_": True, "num_qvalue_nets": 5},
+}
 
 
 def make_run(folder: Path, changes: dict) -> None:
@@ -49,7 +53,7 @@ def run_diagnose(monkeypatch, *arguments: str) -> None:
     runpy.run_path(str(ROOT / "examples" / "diagnose.py"), run_name="__main__")
 
 
-@pytest.mark.parametrize("changes", [{}, DOUBLE], ids=["quantile critic", "two scalar critics"])
+@pytest.mark.parametrize("changes", [{}, DOUBLE, QU_SAC], ids=["quantile critic", "two scalar critics", "QU-SAC"])
 def test_diagnose_reads_a_run_folder(tmp_path, monkeypatch, capsys, changes):
     make_run(tmp_path / "run", changes)
     few = ["--states", "2", "--episodes", "2", "--rollouts", "2", "--horizon", "4"]
@@ -57,9 +61,24 @@ def test_diagnose_reads_a_run_folder(tmp_path, monkeypatch, capsys, changes):
     output = capsys.readouterr().out
     assert "World model on 56 unseen transitions" in output  # 2 states x 2 episodes x 14 steps
     assert "7.00 (0.00)" in output  # the weights of the checkpoint, not fresh ones
+    atoms = {"EpistemicQuantileLoss": 5, "SACLoss": 2, "MemberwiseSACLoss": 5}  # quantiles, critics, members
+    assert f"posterior of {atoms[(CONFIG | changes)['loss']['_target_'].split('.')[-1]]} atoms" in output
     names = {path.name for path in (tmp_path / "run" / "figures" / "diagnostics").iterdir()}
     figures = {"calibration.png", "model_drift.png", "value_distribution.png", "value_map.png"}
     assert names == figures | {"diagnostics.txt"}
+
+
+def test_diagnose_goes_by_the_rules_that_the_run_was_given(tmp_path, monkeypatch, capsys):
+    changes = {
+        "termination_fn": "diagnose_rules:ends_at_once",
+        "reward_fn": "diagnose_rules:pays_three",
+        "world_model": CONFIG["world_model"] | {"learn_reward": False},
+        "loss": CONFIG["loss"] | {"alpha_init": 1e-8},  # no entropy in the values
+    }
+    make_run(tmp_path / "run", changes)
+    few = ["--states", "1", "--episodes", "1", "--rollouts", "1", "--horizon", "2"]
+    run_diagnose(monkeypatch, str(tmp_path / "run"), *few)
+    assert "3.00 (0.00)" in capsys.readouterr().out  # in every member: 3, and no step after it
 
 
 def test_diagnose_says_what_is_missing(tmp_path, monkeypatch):

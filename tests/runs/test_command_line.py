@@ -226,11 +226,27 @@ def test_it_can_be_called_again_and_inside_a_process_that_uses_hydra(configs):
     assert HydraConfig.instance().cfg is None
 
 
-@pytest.mark.parametrize(("option", "shown"), [("--help", "Powered by Hydra"), ("--cfg=job", "gamma: 0.99")])
+@pytest.mark.parametrize(("option", "shown"), [("--hydra-help", "Hydra"), ("--cfg=job", "gamma: 0.99")])
 def test_what_only_shows_something_is_left_to_hydra(configs, capsys, option, shown):
-    with contextlib.suppress(SystemExit):  # Hydra's --help stops, its --cfg returns
+    with contextlib.suppress(SystemExit):  # Hydra's help stops, its --cfg returns
         run_hydra(never, configs, "script", [option])
     assert shown in capsys.readouterr().out
+
+
+def test_help_shows_the_groups_of_this_script_and_what_is_set(configs, capsys):
+    for name in ("other.yaml", "experiment/other/theirs.yaml", "unused/part.yaml"):
+        (configs / name).parent.mkdir(parents=True, exist_ok=True)
+        (configs / name).write_text("# @package _global_\ndefaults: [_self_, experiment: null]\ngamma: 0.5")
+    run_hydra(never, configs, "script", ["env=dmc/cheetah-run", "gamma=0.9", "--help"])
+    shown = capsys.readouterr().out.splitlines()
+    assert "env=dmc/cheetah-run  or pendulum, dmc/walker-run" in shown
+    assert "experiment=null  or seeds" in shown  # other/theirs belongs to the script "other"
+    assert "gamma: 0.9" in shown and not any("unused" in line for line in shown)
+    run_hydra(never, configs, "other", ["--help"])
+    assert "experiment=null  or other/theirs" in capsys.readouterr().out.splitlines()
+    with pytest.raises(SystemExit):
+        run_hydra(never, configs, "script", ["env=nowhere", "--help"])
+    assert "unknown env=nowhere" in capsys.readouterr().err
 
 
 def test_a_further_folder_of_configurations(configs, tmp_path):

@@ -180,6 +180,22 @@ def test_tensorboard_gets_the_scalars_at_env_steps(tmp_path):
     assert (scalar.step, scalar.value) == (250, 0.5)
 
 
+def test_tensorboard_forgets_what_a_resumed_run_logs_again(tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    logger = RunLogger(tmp_path, backends=["tensorboard"])
+    logger.log({"train/loss": 1.0}, env_steps=1)
+    saved = logger.state_dict()
+    for step in (2, 3):
+        logger.log({"train/loss": 9.0}, env_steps=step)
+    logger.close()  # here the process dies
+    with RunLogger(tmp_path, backends=["tensorboard"]) as second:
+        second.load_state_dict(saved)
+        second.log({"train/loss": 2.0}, env_steps=2)
+    events = accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(scalar.step, scalar.value) for scalar in events.Scalars("train/loss")] == [(1, 1.0), (2, 2.0)]
+
+
 class FakeRun:
     """A wandb run that refuses steps that go back, as wandb does."""
 

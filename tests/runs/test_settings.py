@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from omegaconf import OmegaConf
+
+from eqr_torchrl.runs import save_settings
+
+SETTINGS = {"seed": 1, "env_steps": 10, "optim": {"lr": 0.1}, "twice": "${seed}", "resume": None}
+
+
+def test_settings_are_written_resolved_and_returned(tmp_path, capsys):
+    written = {**SETTINGS, "twice": 1}
+    assert save_settings(OmegaConf.create(SETTINGS), tmp_path) == written
+    assert OmegaConf.to_container(OmegaConf.load(tmp_path / "config.yaml")) == written
+    assert capsys.readouterr().out == ""
+
+
+def test_a_resumed_run_tells_what_it_does_otherwise(tmp_path, capsys):
+    save_settings(OmegaConf.create(SETTINGS), tmp_path)
+    save_settings(OmegaConf.create({**SETTINGS, "resume": "auto"}), tmp_path)
+    assert capsys.readouterr().out == ""  # how it was started changes no number
+    save_settings(OmegaConf.create({**SETTINGS, "env_steps": 20, "optim": {"momentum": 0.9}}), tmp_path)
+    told = "env_steps=20 (was 10), optim.lr=None (was 0.1), optim.momentum=0.9 (was None)"
+    assert capsys.readouterr().out == f"goes on with changed settings: {told}\n"
+    assert OmegaConf.load(tmp_path / "config.yaml").env_steps == 20
