@@ -86,6 +86,24 @@ def test_without_improvement_the_initial_weights_stay():
     torch.testing.assert_close(weights(model), before, rtol=0, atol=0)
 
 
+def test_likelihood_lets_members_learn_their_noise_where_the_mean_is_right_from_the_start():
+    # states that stay but for noise of 0.05: a mean change of zero is the truth, and a network of zeros states it
+    data, draw = linear_system(2000), generator(5)
+    data["next"]["observation"] = data["observation"] + 0.05 * torch.randn(2000, 2, generator=draw)
+    data["next"]["reward"] = 0.05 * torch.randn(2000, 1, generator=draw)
+    stated = {}
+    for counted in (None, 0.01):
+        model, optimizer = make()
+        for parameter in model.layers[-1].parameters():
+            nn.init.zeros_(parameter)
+        fit_world_model(model, data, optimizer=optimizer, min_likelihood_improvement=counted, generator=generator())
+        with torch.no_grad():
+            scale = model(*(data[key].expand(3, -1, -1) for key in ("observation", "action")))[1]
+        stated[counted] = scale.log().mean((0, 1)).exp()
+    assert stated[None].min() > 0.5  # squared error alone gives the untrained scales back, or almost
+    torch.testing.assert_close(stated[0.01], torch.full((3,), 0.05), atol=0, rtol=0.2)
+
+
 def test_each_member_stops_alone_and_keeps_its_best_weights():
     model, optimizer = make(num_members=5)
     data, reports, sizes = linear_system(200), [], []
@@ -285,6 +303,7 @@ def test_unusable_data_are_named(data, message):
         ({"validation_fraction": 0.0}, "validation_fraction must be a fraction"),
         ({"validation_fraction": 1.0}, "validation_fraction must be a fraction"),
         ({"min_improvement": -0.1}, "min_improvement must be a fraction"),
+        ({"min_likelihood_improvement": -0.1}, "min_likelihood_improvement must not be negative"),
         ({"max_epochs": -1}, "max_epochs must not be negative, got -1"),
     ],
 )

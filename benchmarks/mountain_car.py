@@ -1,0 +1,157 @@
+"""The figures of the paper's MountainCar study, from the run folders of one algorithm.
+
+    python benchmarks/mountain_car.py runs/seed0 runs/seed1 --points 2000 5000 10000 25000 --out benchmarks/results
+
+Writes the returns of all runs (mountain_car.csv, mountain_car.png), and for each run the value posterior at the initial
+state (-0.5 m, 0) and its mean and standard deviation over all states at the given checkpoints (mountain_car_values.csv,
+mountain_car_seedN.png). With --published, a CSV with the columns of the published curves, their seeds are drawn behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from diagnose import load_agent
+from torch import Tensor
+
+from eqr_torchrl.evaluation import member_values, read_evaluations, sample_episodes, value_map, value_quantiles
+from eqr_torchrl.evaluation.plotting import COLOURS, draw_density, saved_figure
+from eqr_torchrl.runs import checkpoint_path
+
+START = [-0.5, 0.0]  # m, m per step
+NUM_EPISODES = 10
+
+
+class Snapshot(NamedTuple):
+    """What one checkpoint believes of the start and of all states, and what ten episodes from the start were worth."""
+
+    env_steps: int
+    quantiles: Tensor  # [N], at the start
+    members: Tensor  # [M], Monte-Carlo value of each member there
+    returns: Tensor  # [NUM_EPISODES], soft and discounted
+    paths: list[Tensor]  # [T, 2] each
+    position: Tensor  # [X]
+    velocity: Tensor  # [Y]
+    mean: Tensor  # [Y, X]
+    std: Tensor  # [Y, X]
+
+
+def look(run: Path, env_steps: int) -> Snapshot:
+    """Everything about one checkpoint of a run."""
+    cfg, _, env, actor, critic, model_env, alpha, steps = load_agent(checkpoint_path(run, env_steps))
+    start = torch.tensor([START])
+    options = {"low": START[0], "high": START[0]}
+    settings: dict[str, Any] = {"gamma": cfg.gamma, "alpha": alpha, "seed": 0}
+    episodes = sample_episodes(
+        env,
+        actor,
+        num_episodes=NUM_EPISODES,
+        max_steps=steps,
+        reset_fn=lambda env: env.reset(options=options),
+        **settings,
+    )
+    low, high = env.base_env.observation_space.low, env.base_env.observation_space.high
+    x, y = (torch.linspace(float(low[i]), float(high[i]), 100) for i in (0, 1))
+    mean, std = value_map(critic, actor, x, y)
+    return Snapshot(
+        env_steps,
+        value_quantiles(critic, actor, start, num_actions=32)[0],
+        member_values(model_env, actor, start, horizon=steps, num_rollouts=NUM_EPISODES, **settings)[0],
+        torch.stack([returns[0] for returns in episodes.returns]),
+        [episode["observation"] for episode in episodes.transitions],
+        x,
+        y,
+        mean,
+        std,
+    )
+
+
+def draw(snapshots: list[Snapshot], path: Path) -> None:
+    """Value posterior at the start, and maps of its mean and standard deviation, one column for each checkpoint."""
+    with saved_figure(path, 1.75 * len(snapshots) + 0.6, 4.6) as figure:
+        grid = figure.subplots(3, len(snapshots), squeeze=False, height_ratios=[1, 1.2, 1.2])
+        for row, name in ((1, "mean"), (2, "std")):
+            values = [getattr(snapshot, name) for snapshot in snapshots]
+            scale = {"vmin": min(v.min().item() for v in values), "vmax": max(v.max().item() for v in values)}
+            for column, (panel, snapshot) in enumerate(zip(grid[row], snapshots, strict=True)):
+                image = panel.pcolormesh(
+                    snapshot.position, snapshot.velocity, values[column], cmap="viridis", rasterized=True, **scale
+                )
+                if name == "mean":
+                    for states in snapshot.paths:
+                        panel.plot(states[:, 0], states[:, 1], color="black", linewidth=0.4, alpha=0.7)
+                panel.set(xlabel="position (m)" if row == 2 else "")
+                panel.label_outer()
+            grid[row][0].set_ylabel("velocity (m/step)")
+            figure.colorbar(image, ax=list(grid[row]), label=f"{name} of the value", aspect=12)
+        for panel, snapshot in zip(grid[0], snapshots, strict=True):
+            draw_density(panel, snapshot.quantiles.double().numpy(), COLOURS[0], "-")
+            panel.axvline(snapshot.returns.mean().item(), color="black", linestyle=":", linewidth=1)
+            panel.plot(snapshot.members, [-0.1] * len(snapshot.members), "o", color=COLOURS[1], markersize=3, alpha=0.7)
+            panel.set(title=f"{snapshot.env_steps:,} env steps", xlabel="value at the start", yticks=[])
+        grid[0][0].set_ylabel("posterior density")
+
+
+def draw_returns(runs: list[Path], published: Path | None, path: Path) -> list[dict[str, str]]:
+    """Returns of every seed against env steps; gives the rows drawn."""
+    rows = [row for run in runs for row in read_evaluations(run)]
+    with saved_figure(path, 3.4, 2.6) as figure:
+        axes = figure.subplots()
+        if published is not None:
+            reader = csv.DictReader(published.read_text(encoding="utf-8").splitlines())
+            mine = [r for r in reader if (r["algorithm"], r["utility"], float(r["reward_scale"])) == WANTED]
+            for i, seed in enumerate(sorted({r["seed"] for r in mine})):
+                curve = [(int(r["step"]) / 1e3, float(r["return"])) for r in mine if r["seed"] == seed]
+                label = "published seeds" if i == 0 else None
+                axes.plot(*zip(*curve, strict=True), color="0.6", linewidth=0.6, alpha=0.8, label=label)
+        for i, seed in enumerate(sorted({row.seed for row in rows})):
+            steps = sorted({row.env_steps for row in rows if row.seed == seed})
+            means = [
+                statistics.mean(r.episode_return for r in rows if (r.seed, r.env_steps) == (seed, s)) for s in steps
+            ]
+            axes.plot([s / 1e3 for s in steps], means, color=COLOURS[i], label=f"seed {seed}")
+        axes.set(xlabel="thousand env steps after the warm-up", ylabel="episode return (rewards x 0.5)")
+        figure.legend(loc="outside upper center", ncols=4)
+    return [row._asdict() for row in rows]
+
+
+WANTED = ("eqrsac", "ofu", 0.5)  # names of the published table: EQR-SAC, optimistic utility, rewards halved
+
+
+def write(rows: list[dict[str, Any]], path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, nargs="+", help="run folders, one for each seed")
+    parser.add_argument("--points", type=int, nargs="+", required=True, help="env steps of the checkpoints to look at")
+    parser.add_argument("--published", type=Path, help="CSV: algorithm, utility, reward_scale, seed, step, return")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder (%(default)s)")
+    args = parser.parse_args()
+    write(draw_returns(args.runs, args.published, args.out / "mountain_car.png"), args.out / "mountain_car.csv")
+    table = []
+    for run in args.runs:
+        seed = read_evaluations(run)[0].seed
+        snapshots = [look(run, env_steps) for env_steps in args.points]
+        draw(snapshots, args.out / f"mountain_car_seed{seed}.png")
+        for s in snapshots:
+            entry = {"seed": seed, "env_steps": s.env_steps}
+            for name in ("quantiles", "members", "returns"):
+                values = getattr(s, name)
+                entry |= {f"{name}_mean": f"{values.mean():.3f}", f"{name}_std": f"{values.std():.3f}"}
+            table.append(entry)
+            print(entry, flush=True)
+    write(table, args.out / "mountain_car_values.csv")
+
+
+if __name__ == "__main__":
+    main()
