@@ -12,16 +12,19 @@ from __future__ import annotations
 import argparse
 import csv
 import statistics
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from diagnose import load_agent
 from torch import Tensor
 
 from eqr_torchrl.evaluation import member_values, read_evaluations, sample_episodes, value_map, value_quantiles
 from eqr_torchrl.evaluation.plotting import COLOURS, draw_density, saved_figure
 from eqr_torchrl.runs import checkpoint_path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+from diagnose import load_agent
 
 START = [-0.5, 0.0]  # m, m per step
 NUM_EPISODES = 10
@@ -73,28 +76,42 @@ def look(run: Path, env_steps: int) -> Snapshot:
 
 def draw(snapshots: list[Snapshot], path: Path) -> None:
     """Value posterior at the start, and maps of its mean and standard deviation, one column for each checkpoint."""
-    with saved_figure(path, 1.75 * len(snapshots) + 0.6, 4.6) as figure:
-        grid = figure.subplots(3, len(snapshots), squeeze=False, height_ratios=[1, 1.2, 1.2])
-        for row, name in ((1, "mean"), (2, "std")):
-            values = [getattr(snapshot, name) for snapshot in snapshots]
-            scale = {"vmin": min(v.min().item() for v in values), "vmax": max(v.max().item() for v in values)}
-            for column, (panel, snapshot) in enumerate(zip(grid[row], snapshots, strict=True)):
-                image = panel.pcolormesh(
-                    snapshot.position, snapshot.velocity, values[column], cmap="viridis", rasterized=True, **scale
-                )
-                if name == "mean":
-                    for states in snapshot.paths:
-                        panel.plot(states[:, 0], states[:, 1], color="black", linewidth=0.4, alpha=0.7)
-                panel.set(xlabel="position (m)" if row == 2 else "")
+    with saved_figure(path, 2.1 * len(snapshots), 4.8) as figure:
+        grid = figure.subplots(3, len(snapshots), squeeze=False, height_ratios=[1, 1.3, 1.3])
+        for column, snapshot in enumerate(snapshots):
+            draw_posterior(grid[0, column], snapshot)
+            grid[0, column].set_title(f"{snapshot.env_steps:,} env steps")
+            for panel, values in zip(grid[1:, column], (snapshot.mean, snapshot.std), strict=True):
+                image = panel.pcolormesh(snapshot.position, snapshot.velocity, values, cmap="viridis", rasterized=True)
+                figure.colorbar(image, ax=panel, aspect=15)
                 panel.label_outer()
-            grid[row][0].set_ylabel("velocity (m/step)")
-            figure.colorbar(image, ax=list(grid[row]), label=f"{name} of the value", aspect=12)
-        for panel, snapshot in zip(grid[0], snapshots, strict=True):
-            draw_density(panel, snapshot.quantiles.double().numpy(), COLOURS[0], "-")
-            panel.axvline(snapshot.returns.mean().item(), color="black", linestyle=":", linewidth=1)
-            panel.plot(snapshot.members, [-0.1] * len(snapshot.members), "o", color=COLOURS[1], markersize=3, alpha=0.7)
-            panel.set(title=f"{snapshot.env_steps:,} env steps", xlabel="value at the start", yticks=[])
-        grid[0][0].set_ylabel("posterior density")
+            for states in snapshot.paths:
+                grid[1, column].plot(states[:, 0], states[:, 1], color="white", linewidth=0.3, alpha=0.6)
+            grid[2, column].set_xlabel("position (m)")
+        for row, label in enumerate(("posterior at the start", "mean of the value", "std of the value")):
+            grid[row, 0].set_ylabel(label + "\nvelocity (m/step)" if row else label)
+        lines = grid[0, 0].get_legend_handles_labels()[0]
+        figure.legend(handles=lines, loc="outside upper center", ncols=3)
+
+
+def draw_posterior(panel: Any, snapshot: Snapshot) -> None:
+    """Density of the quantiles; values of members that lie outside are arrows at the margin."""
+    mean = snapshot.returns.mean().item()
+    draw_density(panel, snapshot.quantiles.double().numpy(), COLOURS[0], "-")
+    panel.lines[0].set_label("critic's posterior")
+    panel.axvline(mean, color="black", linestyle=":", linewidth=1, label="mean of ten real episodes")
+    low, high = panel.get_xlim()
+    inside = snapshot.members.clamp(low, high)
+    for marker, chosen in (
+        ("o", inside == snapshot.members),
+        ("<", snapshot.members < low),
+        (">", snapshot.members > high),
+    ):
+        label = "value in each member" if marker == "o" else None
+        panel.plot(
+            inside[chosen], [-0.12] * int(chosen.sum()), marker, color=COLOURS[1], markersize=4, label=label, ls=""
+        )
+    panel.set(xlabel="value", yticks=[])
 
 
 def draw_returns(runs: list[Path], published: Path | None, path: Path) -> list[dict[str, str]]:
