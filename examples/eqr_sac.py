@@ -99,15 +99,15 @@ def main(cfg: DictConfig) -> float | None:
     folder, checkpoint, finished = open_run(cfg.runs_root, name, run_dir=cfg.run_dir, resume=cfg.resume)
     if finished:
         return print(f"{folder}: finished before, nothing to do (resume={folder} trains it for longer)")
+    fingerprint = {"env": env.env_name, "algorithm": cfg.labels.algorithm, "seed": cfg.seed, "sizes": list(sizes)}
+    saved = None if checkpoint is None else load_checkpoint(checkpoint, fingerprint=fingerprint)
     settings = save_settings(cfg, folder)
     logger = RunLogger(folder, config=settings, **cfg.logger)
     labels = {"env": env.env_name, **cfg.labels, "seed": cfg.seed, "warmup_steps": cfg.warmup_steps}
-    fingerprint = {"env": env.env_name, "algorithm": cfg.labels.algorithm, "seed": cfg.seed, "sizes": list(sizes)}
     parts = {"loss": loss, "optimizer": optimizer, "world_model": world_model, "model_optimizer": model_optimizer}
     parts |= {"replay": replay, "model_buffer": model_buffer, "logger": logger}
-    step, saved, report, losses = -cfg.warmup_steps, None, {}, []  # steps count from the end of the warm-up
-    if checkpoint is not None:
-        saved = load_checkpoint(checkpoint, fingerprint=fingerprint)
+    step, report, losses = -cfg.warmup_steps, {}, []  # steps count from the end of the warm-up
+    if saved is not None:
         step, report, losses = saved["step"], saved["report"], [TensorDict(entry) for entry in saved["losses"]]
         episode.restore(saved["episode"])
     collector = Collector(env, actor, frames_per_batch=1, total_frames=-1, auto_register_policy_transforms=False)

@@ -141,6 +141,16 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(start, scripts, m
     assert nothing is None
 
 
+def test_a_resume_that_is_refused_changes_nothing(start, capsys):
+    folder, _ = start("run")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    with pytest.raises(ValueError, match=r"it has seed=0 \(this run: 1\)"):
+        start("run", "seed=1", f"resume={folder}")
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert "goes on" not in capsys.readouterr().out
+
+
 def test_the_same_seed_gives_the_same_run_whether_evaluated_or_not(start):
     often, _ = start("often", "eval_every=1")
     seldom, _ = start("seldom")

@@ -155,6 +155,14 @@ def _open_gym(name: str, max_episode_steps: int | None, arguments: dict[str, Any
         raise ImportError(
             f"{name} cannot be opened here: {error} (MuJoCo tasks need pip install 'eqr_torchrl[gym-mujoco]')."
         ) from error
+    except gymnasium.error.UnregisteredEnv as error:
+        if ":" not in name:
+            raise
+        module, _, wanted = name.partition(":")
+        valid = [key for key, value in vars(sys.modules[module]).items() if callable(value) and not key.startswith("_")]
+        raise ValueError(
+            f"{module} neither has nor registers an environment {wanted!r}: {_close(wanted, valid)}"
+        ) from error
     except TypeError as error:
         raise ValueError(f"{name} does not take {', '.join(arguments)}: {error}.") from error
     check_gym_spaces(env, name)

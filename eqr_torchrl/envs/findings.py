@@ -157,7 +157,11 @@ def _termination(env: EnvBase, data: TensorDictBase, termination_fn: Termination
         except ValueError as error:
             return Finding("error", "termination", f"{ended} of {total} steps terminated; {_one_line(error)}")
     rule = getattr(termination_fn, "__name__", None) or getattr(getattr(termination_fn, "func", None), "__name__", "it")
-    predicted = termination_fn(data["next", "observation"], data["action"])
+    try:
+        predicted = termination_fn(data["next", "observation"], data["action"])
+    except Exception as error:
+        shapes = f"observations {tuple(data['observation'].shape)} and actions {tuple(data['action'].shape)}"
+        return Finding("error", "termination", f"{rule} fails on {shapes}: {type(error).__name__}: {_one_line(error)}")
     if predicted.shape != terminated.shape or predicted.dtype != torch.bool:
         needed = f"bool of shape {tuple(terminated.shape)} for observations {tuple(data['observation'].shape)}"
         got = f"{predicted.dtype} of shape {tuple(predicted.shape)}"

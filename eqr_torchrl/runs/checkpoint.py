@@ -198,4 +198,4 @@ def _compare(saved: Mapping[str, Any], current: Mapping[str, Any], path: Path) -
     different = _differences(saved, current)
     if different:
         listed = ", ".join(f"{name}={old!r} (this run: {new!r})" for name, old, new in different)
-        raise ValueError(f"{path} belongs to another kind of run: it has {listed}.")
+        raise ValueError(f"{path} belongs to another kind of run: it has {listed}. Repeat its settings.")

@@ -118,6 +118,12 @@ class Old(Drift):
         return out[:4] if self.old == "step" else out
 
 
+def test_a_rule_that_fails_is_one_sentence():
+    finding = by_topic(Drift, lambda observation, action: observation[..., 7:8].max() < 0, 50)["termination"]
+    assert finding.level == "error"
+    assert "fails on observations (50, " in finding.message and "RuntimeError: max()" in finding.message
+
+
 def test_environment_that_ignores_its_seed():
     finding = by_topic(Unseeded, drift_terminates, 50)["seed"]
     assert finding.level == "warning"
@@ -139,6 +145,7 @@ def test_diverging_environment():
         (Old("step"), "step must return (observation, reward, terminated, truncated, info)"),
         (Old("seed"), "unexpected keyword argument 'seed'"),
         ("Pendulum-v0", "did you mean"),
+        ("gym_toys:Drfit", "gym_toys neither has nor registers an environment 'Drfit': did you mean Drift"),
     ],
 )
 def test_unusable_environment_is_one_error(env, message):
