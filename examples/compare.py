@@ -12,6 +12,7 @@ columns do not tell apart can be compared. Scores are read at the last step that
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from pathlib import Path
 
@@ -27,10 +28,12 @@ from eqr_torchrl.evaluation import (
     plot_aggregates,
     plot_learning_curves,
     plot_performance_profiles,
+    read_evaluations,
     read_runs,
     score_table,
     write_csv,
 )
+from eqr_torchrl.runs import differing_settings
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -78,9 +81,30 @@ def parse_ranges(pairs: list[str]) -> dict[str, tuple[float, float]]:
     return ranges
 
 
+def warn_of_settings(sources: list[str], columns: dict[str, str]) -> None:
+    """Prints what else differs between runs that the columns call seeds of one algorithm on one task."""
+    groups: dict[tuple[str, ...], list[Path]] = {}
+    for source in sources:
+        name, _, path = source.rpartition("=")
+        for file in sorted(Path(path).rglob("evaluations.csv")):
+            with contextlib.suppress(ValueError):  # nothing in it yet, which was told when it was read
+                for run in {row[:3] for row in read_evaluations(file, columns=columns)}:
+                    groups.setdefault((name, *run), []).append(file.parent)
+    for (_, env, algorithm, utility), folders in groups.items():
+        different = differing_settings(folders)
+        if different:
+            shown = [f"{key} ({', '.join(dict.fromkeys(map(str, v)))})" for key, v in list(different.items())[:6]]
+            more = f" and {len(different) - 6} more" if len(different) > 6 else ""
+            label = f"{algorithm} ({utility})" if utility else algorithm
+            print(f"Runs of {label} on {env} differ in more than the seed, tell them apart with NAME=PATH:", end=" ")
+            print(f"{', '.join(shown)}{more}.")
+
+
 def main() -> None:
     args = parse_arguments()
-    rows = read_runs(args.sources, columns=parse_pairs("--rename", args.rename))
+    columns = parse_pairs("--rename", args.rename)
+    rows = read_runs(args.sources, columns=columns)
+    warn_of_settings(args.sources, columns)
     curves = learning_curves(rows, smoothing=args.smooth)
     tasks = list(dict.fromkeys(curve.env for curve in curves))
     ranges = parse_ranges(args.range)

@@ -58,9 +58,11 @@ def check_specs(env: EnvBase, name: str) -> None:
     # An unbounded spec states the limits of its dtype.
     limit = torch.finfo(action.dtype).max
     if not bool(((low > -limit) & (high < limit) & (low < high)).all()):
+        infinite = torch.tensor(torch.inf, dtype=low.dtype, device=low.device)
+        lows = torch.where(low > -limit, low, -infinite).tolist()
+        highs = torch.where(high < limit, high, infinite).tolist()
         raise ValueError(
-            f"{name}: action bounds must be finite, with low < high in every entry: got low={low.tolist()}, "
-            f"high={high.tolist()}."
+            f"{name}: action bounds must be finite, with low < high in every entry: got low={lows}, high={highs}."
         )
 
 

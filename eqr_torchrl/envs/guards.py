@@ -74,10 +74,10 @@ class NonFiniteGuard(Transform):
 
 
 class TerminationGuard(Transform):
-    """Complains when the real environment terminates where the world model is told that it goes on.
+    """Complains when the real environment and the rule that the world model is told disagree about the end.
 
-    A model that dreams past the end of an episode learns wrong values in silence. This guard looks only at real steps
-    that terminate, so it costs next to nothing; :func:`~eqr_torchrl.envs.check_env` compares both directions.
+    A model that dreams past the end of an episode, or ends where the episode goes on, learns wrong values in silence.
+    Each real step costs one call of the rule; :func:`~eqr_torchrl.envs.check_env` counts disagreements beforehand.
 
     Args:
         termination_fn: the function the model environment uses, see :data:`~eqr_torchrl.envs.TerminationFn`.
@@ -103,16 +103,18 @@ class TerminationGuard(Transform):
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         terminated = next_tensordict.get("terminated")
-        if self._warned or not terminated.any():
+        never = self.termination_fn is never_terminates
+        if self._warned or (never and not terminated.any()):
             return next_tensordict
         predicted = self.termination_fn(next_tensordict.get("observation"), tensordict.get("action"))
-        if not (terminated & ~predicted).any():
+        if not (terminated ^ predicted).any():
             return next_tensordict
+        real, told = ("terminated", "goes on") if (terminated & ~predicted).any() else ("goes on", "has ended")
         message = (
-            f"{self.env_name} terminated in a state where termination_fn says that it goes on: pass the termination_fn "
+            f"{self.env_name} {real} in a state where termination_fn says that it {told}: pass the termination_fn "
             "of this environment (termination_for(env), or your own) to the model environment."
         )
-        if self.termination_fn is never_terminates:
+        if never:
             raise RuntimeError(message)
         warnings.warn(message, RuntimeWarning, stacklevel=2)
         self._warned = True

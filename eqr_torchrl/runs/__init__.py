@@ -8,7 +8,7 @@ from eqr_torchrl.runs.csv_table import read_csv
 from eqr_torchrl.runs.folder import RunPlan, make_run_folder, open_run
 from eqr_torchrl.runs.loggers import RunLogger
 from eqr_torchrl.runs.progress import progress_bar
-from eqr_torchrl.runs.settings import save_settings
+from eqr_torchrl.runs.settings import differing_settings, save_settings
 from eqr_torchrl.runs.state import capture_state, restore_state
 from eqr_torchrl.runs.status import RunStatus, read_status
 from eqr_torchrl.runs.sweeps import summarise_sweep
@@ -19,6 +19,7 @@ __all__ = [
     "RunStatus",
     "capture_state",
     "checkpoint_path",
+    "differing_settings",
     "latest_checkpoint",
     "load_checkpoint",
     "make_run_folder",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,33 @@ def save_settings(cfg: DictConfig, folder: str | Path) -> dict[str, Any]:
             print(f"goes on with changed settings: {', '.join(changed)}")
     OmegaConf.save(OmegaConf.create(settings), path)
     return settings
+
+
+def differing_settings(folders: Sequence[str | Path]) -> dict[str, list[Any]]:
+    """Settings in which runs differ that are compared as seeds of one algorithm on one task.
+
+    Args:
+        folders: run folders; those without a ``config.yaml`` are left out.
+
+    Returns:
+        Name of a setting to its values, one for each folder; without the seed and what changes no number.
+
+    Examples:
+        >>> import tempfile
+        >>> from omegaconf import OmegaConf
+        >>> folders = [tempfile.mkdtemp(), tempfile.mkdtemp()]
+        >>> for seed, folder in enumerate(folders):
+        ...     _ = save_settings(OmegaConf.create({"seed": seed, "tau": 0.1 * (seed + 1)}), folder)
+        >>> differing_settings(folders)
+        {'tau': [0.1, 0.2]}
+    """
+    from omegaconf import OmegaConf
+
+    files = [Path(folder) / CONFIG_FILE for folder in folders if (Path(folder) / CONFIG_FILE).is_file()]
+    settings = [_flat(OmegaConf.to_container(OmegaConf.load(file))) for file in files]
+    names = dict.fromkeys(name for one in settings for name in one if name not in ("seed", *_OF_THE_START))
+    values = {name: [one.get(name) for one in settings] for name in names}
+    return {name: found for name, found in values.items() if any(value != found[0] for value in found)}
 
 
 def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:

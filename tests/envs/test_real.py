@@ -209,7 +209,10 @@ def test_an_id_without_a_version_is_found_behind_its_module():
     [
         (space(action=Discrete(3)), "action must be a Box of floats: got Discrete(3)"),
         (space(action=Box(0, 5, (2,), np.int64)), "action must be a Box of floats"),
-        (space(action=Box(-np.inf, np.inf, (2,))), "action bounds must be finite"),
+        (
+            space(action=Box(-np.inf, np.inf, (2,))),
+            "must be finite, with low < high in every entry: got low=[-inf, -inf], high=[inf, inf]",
+        ),
         (space(action=Box(np.array([-1.0, 0.5]), np.array([1.0, 0.5]), dtype=np.float64)), "low < high in every entry"),
         (space(action=Box(-1.0, 1.0, (2, 2))), "action must be a vector of floats"),
         (space(Box(0, 255, (3, 96, 96), np.uint8)), "got shape (3, 96, 96) of uint8; images are not supported"),

@@ -121,6 +121,14 @@ def test_wrong_rule_warns_once_and_right_rule_is_silent():
         env.rollout(200, break_when_any_done=False)
     assert len(caught) == 1
 
+    def early(next_observation, action):
+        return next_observation[..., 1:2] > 2.0
+
+    env = make_env(Drift, seed=0).append_transform(TerminationGuard(early, "Drift"))
+    with pytest.warns(RuntimeWarning, match="Drift goes on in a state where termination_fn says that it has") as caught:
+        env.rollout(200, break_when_any_done=False)
+    assert len(caught) == 1
+
     def right(next_observation, action):
         return next_observation[..., 1:2] > 5.0
 

@@ -93,10 +93,24 @@ def test_compare_script_gives_table_files_and_figures(tmp_path, monkeypatch, cap
     # smoothed over two evaluations: mean of 2000 / 30 and 15000 / 30, plus the mean seed 1/2
     assert "283.8 ± 0.5" in output
     assert "854.0 ± 11.7" in output  # published cheetah-run, EQR-SAC mean
+    assert "differ in more than the seed" not in output
     assert {f.name for f in (tmp_path / "result").iterdir()} == {
         *("scores.csv", "curves.csv", "aggregates.csv", "improvement.csv"),
         *("learning_curves.png", "performance_profiles.png", "aggregates.png"),
     }
+
+
+def test_compare_script_says_which_settings_differ_between_seeds(tmp_path, monkeypatch, capsys):
+    for seed in (0, 1):
+        folder = tmp_path / "runs" / str(seed)
+        ev.write_csv(rows((seed,)), folder / "evaluations.csv")
+        (folder / "config.yaml").write_text(f"seed: {seed}\ntau: {0.1 * (seed + 1)}\n")
+    (tmp_path / "runs" / "2").mkdir()
+    header = (tmp_path / "runs" / "0" / "evaluations.csv").read_text().splitlines()[0]
+    (tmp_path / "runs" / "2" / "evaluations.csv").write_text(header + "\n")  # has only begun
+    with pytest.warns(UserWarning, match="holds no evaluation yet"):
+        run_compare(monkeypatch, tmp_path, "runs", "--no-figures")
+    assert "differ in more than the seed, tell them apart with NAME=PATH: tau (0.1, 0.2).\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from omegaconf import OmegaConf
 
-from eqr_torchrl.runs import save_settings
+from eqr_torchrl.runs import differing_settings, save_settings
 
 SETTINGS = {"seed": 1, "env_steps": 10, "optim": {"lr": 0.1}, "twice": "${seed}", "resume": None}
 
@@ -22,3 +22,15 @@ def test_a_resumed_run_tells_what_it_does_otherwise(tmp_path, capsys):
     told = "env_steps=20 (was 10), optim.lr=None (was 0.1), optim.momentum=0.9 (was None)"
     assert capsys.readouterr().out == f"goes on with changed settings: {told}\n"
     assert OmegaConf.load(tmp_path / "config.yaml").env_steps == 20
+
+
+def test_what_differs_between_seeds_beside_the_seed(tmp_path):
+    for seed, rate in enumerate((0.1, 0.1, 0.2)):
+        (tmp_path / str(seed)).mkdir()
+        save_settings(
+            OmegaConf.create({**SETTINGS, "seed": seed, "twice": 0, "optim": {"lr": rate}}), tmp_path / str(seed)
+        )
+    (tmp_path / "none").mkdir()
+    folders = [tmp_path / name for name in ("0", "1", "none", "2")]
+    assert differing_settings(folders[:3]) == {}
+    assert differing_settings(folders) == {"optim.lr": [0.1, 0.1, 0.2]}
