@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import statistics
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,8 +18,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from eqr_torchrl.evaluation import member_values, read_evaluations, sample_episodes, value_map, value_quantiles
-from eqr_torchrl.evaluation.plotting import COLOURS, draw_density, saved_figure
+from eqr_torchrl.evaluation import (
+    EvaluationRow,
+    learning_curves,
+    member_values,
+    read_evaluations,
+    read_runs,
+    sample_episodes,
+    value_map,
+    value_quantiles,
+    write_csv,
+)
+from eqr_torchrl.evaluation.plotting import COLOURS, COLUMN_WIDTH, draw_density, saved_figure
 from eqr_torchrl.runs import checkpoint_path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
@@ -28,6 +37,7 @@ from diagnose import load_agent
 
 START = [-0.5, 0.0]  # m, m per step
 NUM_EPISODES = 10
+WANTED = ("eqrsac", "ofu", 0.5)  # names of the published table: EQR-SAC, optimistic utility, rewards halved
 
 
 class Snapshot(NamedTuple):
@@ -42,6 +52,19 @@ class Snapshot(NamedTuple):
     velocity: Tensor  # [Y]
     mean: Tensor  # [Y, X]
     std: Tensor  # [Y, X]
+
+
+class ValueRow(NamedTuple):
+    """A row of mountain_car_values.csv: means and standard deviations of what a snapshot holds of the start."""
+
+    seed: str
+    env_steps: int
+    quantiles_mean: str
+    quantiles_std: str
+    members_mean: str
+    members_std: str
+    returns_mean: str
+    returns_std: str
 
 
 def look(run: Path, env_steps: int) -> Snapshot:
@@ -114,10 +137,9 @@ def draw_posterior(panel: Any, snapshot: Snapshot) -> None:
     panel.set(xlabel="value", yticks=[])
 
 
-def draw_returns(runs: list[Path], published: Path | None, path: Path) -> list[dict[str, str]]:
-    """Returns of every seed against env steps; gives the rows drawn."""
-    rows = [row for run in runs for row in read_evaluations(run)]
-    with saved_figure(path, 3.4, 2.6) as figure:
+def draw_returns(rows: list[EvaluationRow], published: Path | None, path: Path) -> None:
+    """Returns of every seed against env steps."""
+    with saved_figure(path, COLUMN_WIDTH, 2.6) as figure:
         axes = figure.subplots()
         if published is not None:
             reader = csv.DictReader(published.read_text(encoding="utf-8").splitlines())
@@ -126,25 +148,11 @@ def draw_returns(runs: list[Path], published: Path | None, path: Path) -> list[d
                 curve = [(int(r["step"]) / 1e3, float(r["return"])) for r in mine if r["seed"] == seed]
                 label = "published seeds" if i == 0 else None
                 axes.plot(*zip(*curve, strict=True), color="0.6", linewidth=0.6, alpha=0.8, label=label)
-        for i, seed in enumerate(sorted({row.seed for row in rows})):
-            steps = sorted({row.env_steps for row in rows if row.seed == seed})
-            means = [
-                statistics.mean(r.episode_return for r in rows if (r.seed, r.env_steps) == (seed, s)) for s in steps
-            ]
-            axes.plot([s / 1e3 for s in steps], means, color=COLOURS[i], label=f"seed {seed}")
+        (curve,) = learning_curves(rows)
+        for seed, returns, colour in zip(curve.seeds, curve.returns, COLOURS, strict=False):
+            axes.plot(curve.env_steps / 1e3, returns, color=colour, label=f"seed {seed}")
         axes.set(xlabel="thousand env steps after the warm-up", ylabel="episode return (rewards x 0.5)")
         figure.legend(loc="outside upper center", ncols=4)
-    return [row._asdict() for row in rows]
-
-
-WANTED = ("eqrsac", "ofu", 0.5)  # names of the published table: EQR-SAC, optimistic utility, rewards halved
-
-
-def write(rows: list[dict[str, Any]], path: Path) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def main() -> None:
@@ -154,20 +162,21 @@ def main() -> None:
     parser.add_argument("--published", type=Path, help="CSV: algorithm, utility, reward_scale, seed, step, return")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder (%(default)s)")
     args = parser.parse_args()
-    write(draw_returns(args.runs, args.published, args.out / "mountain_car.png"), args.out / "mountain_car.csv")
+    rows = read_runs(args.runs)
+    write_csv(rows, args.out / "mountain_car.csv")
+    draw_returns(rows, args.published, args.out / "mountain_car.png")
     table = []
     for run in args.runs:
         seed = read_evaluations(run)[0].seed
         snapshots = [look(run, env_steps) for env_steps in args.points]
         draw(snapshots, args.out / f"mountain_car_seed{seed}.png")
         for s in snapshots:
-            entry = {"seed": seed, "env_steps": s.env_steps}
-            for name in ("quantiles", "members", "returns"):
-                values = getattr(s, name)
-                entry |= {f"{name}_mean": f"{values.mean():.3f}", f"{name}_std": f"{values.std():.3f}"}
-            table.append(entry)
-            print(entry, flush=True)
-    write(table, args.out / "mountain_car_values.csv")
+            numbers = [
+                f"{f(values):.3f}" for values in (s.quantiles, s.members, s.returns) for f in (torch.mean, torch.std)
+            ]
+            table.append(ValueRow(seed, s.env_steps, *numbers))
+            print(table[-1], flush=True)
+    write_csv(table, args.out / "mountain_car_values.csv")
 
 
 if __name__ == "__main__":

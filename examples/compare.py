@@ -12,12 +12,12 @@ columns do not tell apart can be compared. Scores are read at the last step that
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 from pathlib import Path
 
 from eqr_torchrl.evaluation import (
     PAPER_SMOOTHING,
+    EvaluationRow,
     aggregate_table,
     curve_rows,
     find_published,
@@ -28,8 +28,7 @@ from eqr_torchrl.evaluation import (
     plot_aggregates,
     plot_learning_curves,
     plot_performance_profiles,
-    read_evaluations,
-    read_runs,
+    read_run_files,
     score_table,
     write_csv,
 )
@@ -81,16 +80,13 @@ def parse_ranges(pairs: list[str]) -> dict[str, tuple[float, float]]:
     return ranges
 
 
-def warn_of_settings(sources: list[str], columns: dict[str, str]) -> None:
+def warn_of_settings(runs: dict[tuple[str, Path], list[EvaluationRow]]) -> None:
     """Prints what else differs between runs that the columns call seeds of one algorithm on one task."""
-    groups: dict[tuple[str, ...], list[Path]] = {}
-    for source in sources:
-        name, _, path = source.rpartition("=")
-        for file in sorted(Path(path).rglob("evaluations.csv")):
-            with contextlib.suppress(ValueError):  # nothing in it yet, which was told when it was read
-                for run in {row[:3] for row in read_evaluations(file, columns=columns)}:
-                    groups.setdefault((name, *run), []).append(file.parent)
-    for (_, env, algorithm, utility), folders in groups.items():
+    groups: dict[tuple[str, str, str], list[Path]] = {}
+    for (_, file), rows in runs.items():
+        for run in {row[:3] for row in rows}:
+            groups.setdefault(run, []).append(file.parent)
+    for (env, algorithm, utility), folders in groups.items():
         different = differing_settings(folders)
         if different:
             shown = [f"{key} ({', '.join(dict.fromkeys(map(str, v)))})" for key, v in list(different.items())[:6]]
@@ -102,9 +98,9 @@ def warn_of_settings(sources: list[str], columns: dict[str, str]) -> None:
 
 def main() -> None:
     args = parse_arguments()
-    columns = parse_pairs("--rename", args.rename)
-    rows = read_runs(args.sources, columns=columns)
-    warn_of_settings(args.sources, columns)
+    runs = read_run_files(args.sources, columns=parse_pairs("--rename", args.rename))
+    warn_of_settings(runs)
+    rows = [row for found in runs.values() for row in found]
     curves = learning_curves(rows, smoothing=args.smooth)
     tasks = list(dict.fromkeys(curve.env for curve in curves))
     ranges = parse_ranges(args.range)

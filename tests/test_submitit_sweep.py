@@ -45,3 +45,4 @@ def test_a_failed_job_is_told_and_its_sibling_goes_on(tmp_path):
     done = sweep(tmp_path, "seed=0", "env_steps=40,-1", "run_dir=null", "resume=null", f"runs_root={tmp_path}/runs")
     assert done.returncode == 1
     assert "env_steps must be positive, got -1" in done.stderr
+    assert [run["state"] for run in summarise_sweep(tmp_path / "runs")] == ["finished"]

@@ -22,7 +22,7 @@ from eqr_torchrl.evaluation.diagnostics import (
     variance_parts,
 )
 from eqr_torchrl.evaluation.evaluate import EpisodeRow, evaluate
-from eqr_torchrl.evaluation.evaluations import EvaluationRow, read_evaluations, read_runs
+from eqr_torchrl.evaluation.evaluations import EvaluationRow, read_evaluations, read_run_files, read_runs
 from eqr_torchrl.evaluation.learning_curves import PAPER_SMOOTHING, CurveRow, LearningCurve, curve_rows, learning_curves
 from eqr_torchrl.evaluation.metrics import (
     Interval,
@@ -91,6 +91,7 @@ __all__ = [
     "probability_of_improvement",
     "published_scores",
     "read_evaluations",
+    "read_run_files",
     "read_runs",
     "rollout_drift",
     "sample_episodes",

@@ -75,7 +75,33 @@ def read_runs(sources: Sequence[str | Path], *, columns: Mapping[str, str] | Non
         ...     read_runs([f"mine={folder}"])[0].algorithm
         'mine'
     """
-    rows: list[EvaluationRow] = []
+    return [row for rows in read_run_files(sources, columns=columns).values() for row in rows]
+
+
+def read_run_files(
+    sources: Sequence[str | Path], *, columns: Mapping[str, str] | None = None
+) -> dict[tuple[str, Path], list[EvaluationRow]]:
+    r"""What :func:`read_runs` reads, by where it was found.
+
+    Args:
+        sources: as in :func:`read_runs`.
+        columns: as in :func:`read_evaluations`.
+
+    Returns:
+        The NAME of the source, empty without one, and the file, to its rows.
+
+    Raises:
+        ValueError: as :func:`read_runs`.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     text = "env,algorithm,seed,env_steps,episode_return\nreach,sac,0,1000,5.0\n"
+        ...     _ = Path(folder, "evaluations.csv").write_text(text)
+        ...     [(name, file.name, len(rows)) for (name, file), rows in read_run_files([folder]).items()]
+        [('', 'evaluations.csv', 1)]
+    """
+    runs: dict[tuple[str, Path], list[EvaluationRow]] = {}
     origin: dict[tuple[str, str, str, str], Path] = {}
     seen: set[tuple[str, Path]] = set()
     for source in sources:
@@ -101,10 +127,10 @@ def read_runs(sources: Sequence[str | Path], *, columns: Mapping[str, str] | Non
                         "tell them apart with NAME=PATH, or leave one out."
                     )
                 origin[run] = file
-            rows += found
-    if not rows:
+            runs[label, file] = found
+    if not runs:
         raise ValueError(f"sources must hold at least one evaluation: got none in {len(sources)} sources.")
-    return rows
+    return runs
 
 
 def _split_label(source: str | Path) -> tuple[str, Path]:

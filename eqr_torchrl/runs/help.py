@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from eqr_torchrl.runs.overrides import compose_checked, group_choices
+from eqr_torchrl.runs.overrides import ConfigGroups, compose_checked
 
 
 def help_text(main: Callable[..., Any], config_name: str, overrides: Sequence[str]) -> str:
@@ -30,9 +30,9 @@ def help_text(main: Callable[..., Any], config_name: str, overrides: Sequence[st
 
     config = compose_checked(config_name, overrides, multirun=True)
     chosen = {group.split("@")[0]: choice for group, choice in config.hydra.runtime.choices.items()}
-    lines = []
+    groups, lines = ConfigGroups(config_name, overrides), []
     for group in sorted(group for group in chosen if not group.startswith("hydra/")):
-        others = [choice for choice in group_choices(group, config_name) if choice != chosen[group]]
+        others = [choice for choice in groups.choices_of_script(group) if choice != chosen[group]]
         lines.append(f"{group}={chosen[group] or 'null'}" + (f"  or {', '.join(others)}" if others else ""))
     with open_dict(config):
         del config["hydra"]

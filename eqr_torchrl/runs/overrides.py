@@ -33,7 +33,7 @@ def compose_checked(config_name: str, overrides: Sequence[str], *, multirun: boo
         CommandLineError: if an override cannot be read, names an unknown key, group or choice, or has a value of the
             wrong kind, or if the configuration does not hold together. The message names what is valid.
     """
-    groups = _Groups(config_name, [text for text in overrides if text.startswith("hydra.searchpath=")])
+    groups = ConfigGroups(config_name, overrides)
     parsed = [_parse(text) for text in overrides]
     for override in parsed:
         if override.is_sweep_override() and not multirun:
@@ -42,7 +42,9 @@ def compose_checked(config_name: str, overrides: Sequence[str], *, multirun: boo
         groups.check(override)
     if multirun:
         chosen = [_texts(override)[0] for override in parsed if groups.choices(override.key_or_group)]
-        configured = [_parse(text) for text in _configured_sweeps(_compose(config_name, chosen), parsed)]
+        configured = [
+            _parse(text) for text in _configured_sweeps(_compose(config_name, [*chosen, *groups.searchpath]), parsed)
+        ]
         for override in configured:
             groups.check(override)
         parsed += configured
@@ -55,32 +57,22 @@ def compose_checked(config_name: str, overrides: Sequence[str], *, multirun: boo
     return composed[0]
 
 
-def group_choices(group: str, config_name: str) -> list[str]:
-    """Choices of a group for one script: what lies in a folder named after it if there is one, nothing of the others'.
-
-    Args:
-        group: such as ``"experiment"``.
-        config_name: the script's primary configuration.
-
-    Returns:
-        The choices, those in subfolders as ``folder/choice``.
-    """
-    groups = _Groups(config_name, [])
-    scripts, found = set(groups.choices("")), groups.choices(group)
-    own = [choice for choice in found if choice.startswith(f"{config_name}/")]
-    return own or [choice for choice in found if "/" not in choice or choice.split("/")[0] not in scripts]
-
-
 def one_line(error: BaseException | str) -> str:
     """The message of an error without line breaks."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
-class _Groups:
-    """The configuration groups that can be reached, and their choices."""
+class ConfigGroups:
+    """The configuration groups that can be reached, and their choices.
 
-    def __init__(self, config_name: str, searchpath: list[str]) -> None:
-        self._config_name, self.searchpath = config_name, searchpath
+    Args:
+        config_name: the script's primary configuration.
+        overrides: as typed; further folders of configurations count.
+    """
+
+    def __init__(self, config_name: str, overrides: Sequence[str]) -> None:
+        self._config_name = config_name
+        self.searchpath = [text for text in overrides if text.startswith("hydra.searchpath=")]
         self._known: dict[str, list[str]] = {}
 
     def choices(self, group: str) -> list[str]:
@@ -92,6 +84,12 @@ class _Groups:
             self._known[group] = found
         return self._known[group]
 
+    def choices_of_script(self, group: str) -> list[str]:
+        """Of the folders that are named after scripts, only what lies in this script's, if there is one."""
+        scripts, found = self._options("", "CONFIG"), self.choices(group)
+        own = [choice for choice in found if choice.startswith(f"{self._config_name}/")]
+        return own or [choice for choice in found if "/" not in choice or choice.split("/")[0] not in scripts]
+
     def check(self, override: Override) -> None:
         group = override.key_or_group
         choices = self.choices(group)
@@ -102,7 +100,7 @@ class _Groups:
                 if choice not in choices:
                     near = _near(choice, choices)
                     hint = f"; did you mean {group}={near[0]}?" if near else "."
-                    usual = ", ".join(group_choices(group, self._config_name))
+                    usual = ", ".join(self.choices_of_script(group))
                     raise CommandLineError(f"unknown {group}={choice}{hint} Choices: {usual}.")
 
     def _options(self, group: str, kind: str) -> list[str]:
@@ -133,7 +131,7 @@ def _configured_sweeps(config: DictConfig, parsed: Sequence[Override]) -> list[s
     return [f"{key}={value}" for key, value in params.items() if key not in typed]
 
 
-def _compose_job(config_name: str, job: list[str], parsed: Sequence[Override], groups: _Groups) -> DictConfig:
+def _compose_job(config_name: str, job: list[str], parsed: Sequence[Override], groups: ConfigGroups) -> DictConfig:
     values = [override for override in parsed if not groups.choices(override.key_or_group)]
     chosen = [text for text, override in zip(job, parsed, strict=True) if override not in values]
     config = _compose(config_name, [*chosen, *groups.searchpath])

@@ -11,7 +11,7 @@ from eqr_torchrl.runs.folder import CONFIG_FILE
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-_OF_THE_START = ("resume", "run_dir", "runs_root", "progress", "num_threads")  # change no number of a run
+_OF_THE_START = ("resume", "run_dir", "runs_root", "progress", "num_threads")  # how it was started, not what it does
 
 
 def save_settings(cfg: DictConfig, folder: str | Path) -> dict[str, Any]:

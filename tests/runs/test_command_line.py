@@ -249,12 +249,17 @@ def test_help_shows_the_groups_of_this_script_and_what_is_set(configs, capsys):
     assert "unknown env=nowhere" in capsys.readouterr().err
 
 
-def test_a_further_folder_of_configurations(configs, tmp_path):
+def test_a_further_folder_of_configurations(configs, tmp_path, capsys):
     folder = tmp_path / "mine" / "env"
     folder.mkdir(parents=True)
     (folder / "own.yaml").write_text("{name: Own-v0, limit: 5}")
     args = [f"--config-dir={folder.parent}", "env=own"]
     assert run_hydra(lambda cfg: cfg.name, configs, "script", args) == "Own-v0-eqr_sac"
+    run_hydra(never, configs, "script", [*args, "--help"])
+    assert "env=own  or pendulum, dmc/cheetah-run, dmc/walker-run" in capsys.readouterr().out.splitlines()
+    with pytest.raises(SystemExit):
+        run_hydra(never, configs, "script", [args[0], "env=owm"])
+    assert "did you mean env=own? Choices: own, pendulum" in capsys.readouterr().err
 
 
 def test_relative_folders_are_understood(configs, monkeypatch):
