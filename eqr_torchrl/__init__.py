@@ -8,7 +8,7 @@ from eqr_torchrl.envs import ModelBasedEnv, make_env
 from eqr_torchrl.modules import make_actor, make_critic
 from eqr_torchrl.objectives import EpistemicQuantileLoss
 from eqr_torchrl.utility import CVaRUtility, EntropicUtility, MeanUtility, OptimisticUtility, QuantileUtility
-from eqr_torchrl.world_models import GaussianEnsemble, WorldModel, fit_world_model
+from eqr_torchrl.world_models import GaussianEnsemble, WorldModel, WorldModelFit
 
 __version__ = "0.1.0"
 
@@ -23,8 +23,8 @@ __all__ = [
     "OptimisticUtility",
     "QuantileUtility",
     "WorldModel",
+    "WorldModelFit",
     "branched_rollout",
-    "fit_world_model",
     "make_actor",
     "make_critic",
     "make_env",

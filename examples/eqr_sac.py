@@ -38,7 +38,6 @@ from eqr_torchrl.runs import (
     save_checkpoint,
     save_settings,
 )
-from eqr_torchrl.world_models import check_fit_arguments, fit_world_model
 
 warnings.filterwarnings("ignore", category=DeprecationWarning, module="torchrl")
 torchrl_logger.setLevel("WARNING")
@@ -60,16 +59,22 @@ def main(cfg: DictConfig) -> float | None:
     env.append_transform(TerminationGuard(termination_fn, env.env_name))
     env.append_transform(episode := ResumableEpisode())
     sizes = env.observation_spec["observation"].shape[-1], env.action_spec.shape[-1]
+    bounds = tuple(cfg.reward_bounds) if cfg.reward_bounds else None
     actor = instantiate(cfg.actor, env).to(cfg.device)
     critics = [instantiate(cfg.critic, env).to(cfg.device) for _ in range(cfg.loss.num_qvalue_nets)]
-    world_model = instantiate(cfg.world_model, *sizes).to(cfg.device)  # posterior over MDPs
-    model_optimizer = torch.optim.Adam(world_model.parameters(), **cfg.fit.optimizer, fused=True)
-    fit = {key: value for key, value in cfg.fit.items() if key != "optimizer"}
-    check_fit_arguments(world_model, model_optimizer, **fit)
+    world_model = instantiate(cfg.world_model, env).to(cfg.device)  # posterior over MDPs
+    fit = instantiate(cfg.fit, world_model)
     members, starts = world_model.num_members, cfg.rollout.starts_per_step * cfg.retrain_every
     rollouts = [  # pairs of an imagined environment and its start states per member
         (
-            ModelBasedEnv(world_model, env, termination_fn=termination_fn, reward_fn=reward_fn, member=rule.member),
+            ModelBasedEnv(
+                world_model,
+                env,
+                termination_fn=termination_fn,
+                reward_fn=reward_fn,
+                reward_bounds=bounds,
+                member=rule.member,
+            ),
             max(starts // members, 1) if rule.split_starts else starts,
         )
         for rule in cfg.rollout.member_rules
@@ -104,7 +109,7 @@ def main(cfg: DictConfig) -> float | None:
     settings = save_settings(cfg, folder)
     logger = RunLogger(folder, config=settings, **cfg.logger)
     labels = {"env": env.env_name, **cfg.labels, "seed": cfg.seed, "warmup_steps": cfg.warmup_steps}
-    parts = {"loss": loss, "optimizer": optimizer, "world_model": world_model, "model_optimizer": model_optimizer}
+    parts = {"loss": loss, "optimizer": optimizer, "world_model": world_model, "fit": fit}
     parts |= {"replay": replay, "model_buffer": model_buffer, "logger": logger}
     step, report, losses = -cfg.warmup_steps, {}, []  # steps count from the end of the warm-up
     if saved is not None:
@@ -147,7 +152,7 @@ def main(cfg: DictConfig) -> float | None:
             if (step - 1) % cfg.retrain_every == 0:
                 rows = replay[:]
                 with timeit("fit"):  # learn the models
-                    report = columns("model", fit_world_model(world_model, rows, optimizer=model_optimizer, **fit))
+                    report = columns("model", fit(rows))
                 with timeit("rollout"):  # imagine
                     for model_env, num_starts in rollouts:
                         imagined = branched_rollout(

@@ -33,6 +33,8 @@ class ModelBasedEnv(ModelBasedEnvBase):
             bool ``[..., 1]``; see :mod:`eqr_torchrl.envs.terminations`. Required, since no default is right everywhere.
         reward_fn: maps observations, actions and next observations to rewards ``[..., 1]``. Required if, and only if,
             the world model does not predict rewards.
+        reward_bounds: smallest and largest reward of the environment, to which predicted rewards are clipped. Defaults
+            to ``None``: predictions may leave any bounds.
         member: ``"fixed"`` or ``"resampled"``.
         rows_per_member: ``B``, for rollouts that start without a given tensordict.
         start_states: states ``[n, S]`` from which a reset without a given observation draws.
@@ -62,6 +64,7 @@ class ModelBasedEnv(ModelBasedEnvBase):
         *,
         termination_fn: TerminationFn,
         reward_fn: RewardFn | None = None,
+        reward_bounds: tuple[float, float] | None = None,
         member: Literal["fixed", "resampled"] = "fixed",
         rows_per_member: int = 1,
         start_states: Tensor | None = None,
@@ -77,6 +80,8 @@ class ModelBasedEnv(ModelBasedEnvBase):
                 f"reward_fn {needed} for a world model with predicts_reward={world_model.predicts_reward}, "
                 f"got {reward_fn}."
             )
+        if reward_bounds is not None and not reward_bounds[0] < reward_bounds[1]:
+            raise ValueError(f"reward_bounds must increase, got {tuple(reward_bounds)}.")
         observation_spec, action_spec = env.observation_spec["observation"], env.action_spec_unbatched
         if observation_spec.shape[-1] != world_model.observation_dim:
             raise ValueError(
@@ -87,7 +92,7 @@ class ModelBasedEnv(ModelBasedEnvBase):
         size = torch.Size([world_model.num_members, rows_per_member])
         super().__init__(world_model, device=device, batch_size=size)  # pyright: ignore[reportArgumentType]
         self.termination_fn, self.reward_fn, self.member, self.generator = termination_fn, reward_fn, member, generator
-        self.start_states = start_states
+        self.start_states, self.reward_bounds = start_states, reward_bounds
         state = Unbounded(
             torch.Size([*size, world_model.observation_dim]), device=device
         )  # predictions may leave any bounds
@@ -126,6 +131,8 @@ class ModelBasedEnv(ModelBasedEnvBase):
             next_observation, reward = sample.split([self.world_model.observation_dim, 1], -1)
         else:
             next_observation, reward = sample, self.reward_fn(observation, action, sample).expand(*sample.shape[:-1], 1)
+        if self.reward_bounds is not None:
+            reward = reward.clamp(*self.reward_bounds)
         terminated = self.termination_fn(next_observation, action.expand(*sample.shape[:-1], action.shape[-1]))
         return next_observation, reward, terminated
 

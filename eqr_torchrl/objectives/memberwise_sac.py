@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from tensordict.utils import NestedKey
 from torch import Tensor, nn
@@ -20,29 +20,37 @@ _MEMBERS = "members"
 
 
 class MemberwiseSACLoss(SoftActorCriticLoss):
-    r"""Soft actor-critic whose ``M`` scalar critics are the policy's values in ``M`` members of the posterior.
+    r"""Soft actor-critic with one value for each of the ``M`` members of the posterior.
 
-    Critic ``i`` sees the transitions of member ``i`` alone, and its own target network:
+    Value ``m`` bootstraps in member ``m`` alone, so that what a member believes stays together along a trajectory:
 
-    .. math:: L_Q = \sum_i \big(Q_i(s_i, a_i) - r_i - \gamma (1 - d_i) [\bar Q_i(s'_i, a'_i)
-              - \alpha \log \pi(a'_i | s'_i)]\big)^2, \qquad
-              L_\pi = \alpha \log \pi(a | s) - \tfrac1M \sum_i Q_i(s, a)
+    .. math:: y_m = \tfrac1K \sum_k r_{mk}
+              + \gamma (1 - d_{mk}) [\bar Q_m(s'_{mk}, a'_{mk}) - \alpha \log \pi(a'_{mk} | s'_{mk})], \qquad
+              L_Q = \sum_m \big(Q_m(s, a) - y_m\big)^2
 
-    Both are averaged over the batch. This is QU-SAC as the baseline of `Luis et al. (2024)
-    <https://arxiv.org/abs/2308.06590>`_; the reference implementation sums the critics' loss over the batch instead of
-    averaging it, a constant factor that Adam all but divides out.
+    Each :math:`Q_m` is the policy's value in one draw from the posterior, so the values are samples of the posterior
+    over values (definition 2 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_), whether or not a state can
+    be visited twice. The policy ascends ``utility`` of the values plus ``alpha`` times its entropy. Losses are averaged
+    over the batch. Two kinds of batches are taken:
 
-    A batch, as :class:`~eqr_torchrl.data.MemberReplayBuffers` samples it, carries two things: ``observation``,
-    ``[*B, S]``, where the policy is improved; and ``"members"``, batch size ``[*B, M]``, transitions of each member,
-    with ``observation``, ``action`` and ``"next"`` (``reward``, ``terminated``, ``observation``).
+    - ``"next"`` of batch size ``[*B, M, K]``, as :class:`~eqr_torchrl.data.EnsembleSuccessors` writes it: member
+      values. All values learn at the same states. The critic is one network of ``M`` outputs, or ``M`` scalar ones.
+    - ``"members"`` of batch size ``[*B, M]``, as :class:`~eqr_torchrl.data.MemberReplayBuffers` samples it, transitions
+      of each member with ``observation``, ``action`` and ``"next"`` (``reward``, ``terminated``, ``observation``); the
+      policy is improved at ``observation``, ``[*B, S]``. Critic ``m`` sees the rows of member ``m`` alone. This is
+      QU-SAC as the baseline of Luis et al. (2024); the reference implementation sums the critics' loss over the batch
+      instead of averaging it, a constant factor that Adam all but divides out.
 
     Args:
         actor_network: stochastic policy, ``observation`` to ``action``.
-        qvalue_network: one critic for each member, writing ``state_action_value``, shape ``[..., 1]``, in units of
-            return; they may differ in build.
+        qvalue_network: one critic of ``M`` outputs, or one scalar critic for each member, which may differ in build;
+            writing ``state_action_value``, shape ``[..., M]`` or ``[..., 1]``, in units of return.
         utility: maps the members' values ``[..., M]`` to the scalar ``[...]`` that the actor ascends. Defaults to
             :class:`~eqr_torchrl.utility.MeanUtility`, as published.
-        num_qvalue_nets: number of critics, ``M``. Defaults to the number given.
+        num_qvalue_nets: number of critics, ``1`` or ``M``. Defaults to the number given.
+        value_bounds: smallest and largest value without entropy, ``[r_min, r_max] / (1 - gamma)`` where rewards are
+            bounded, to which targets are clipped; the entropy bonus may exceed them by ``alpha`` times the magnitude of
+            ``target_entropy`` for each step. Defaults to ``None``: targets are not clipped.
         alpha_init: initial entropy temperature, in units of reward per nat.
         min_alpha: smallest temperature, or ``None``.
         max_alpha: largest temperature, or ``None``.
@@ -58,15 +66,13 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
 
     Raises:
         ValueError: if an argument is out of its range.
-        RuntimeError: in ``forward``, if ``"members"`` does not hold one row for each critic, or a critic is not scalar.
+        RuntimeError: in ``forward``, if the batch holds neither ``"members"`` nor a ``"next"`` of ``[*B, M, K]``, or
+            the critics do not give one value for each member.
 
     Examples:
-        >>> loss = MemberwiseSACLoss(toy_actor(), [toy_critic(num_quantiles=1) for _ in range(5)])
-        >>> _ = loss.make_value_estimator(gamma=0.99)
+        >>> loss = MemberwiseSACLoss(toy_actor(), toy_critic(num_quantiles=5)).make_value_estimator(gamma=0.99)
         >>> target_updater = SoftUpdate(loss, tau=0.005)
-        >>> batch = toy_batch(B=4).select("observation")
-        >>> batch["members"] = torch.stack([toy_batch(B=4) for _ in range(5)], dim=1)  # [B, M]
-        >>> loss(batch)["loss_qvalue"].shape
+        >>> loss(toy_batch(B=4, M=5, K=3))["loss_qvalue"].shape
         torch.Size([])
     """
 
@@ -75,10 +81,11 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
     def __init__(
         self,
         actor_network: ProbabilisticTensorDictSequential,
-        qvalue_network: Sequence[TensorDictModule],
+        qvalue_network: TensorDictModule | Sequence[TensorDictModule],
         *,
         utility: nn.Module | None = None,
         num_qvalue_nets: int | None = None,
+        value_bounds: tuple[float, float] | None = None,
         alpha_init: float = 1.0,
         min_alpha: float | None = None,
         max_alpha: float | None = None,
@@ -107,54 +114,94 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
             scalar_output_mode=scalar_output_mode,
             use_prioritized_weights=use_prioritized_weights,
         )
+        if value_bounds is not None and not value_bounds[0] < value_bounds[1]:
+            raise ValueError(f"value_bounds must increase, got {tuple(value_bounds)}.")
         self.utility = MeanUtility() if utility is None else utility
+        self.value_bounds = value_bounds
 
     def compute_target(self, tensordict: TensorDictBase) -> Tensor:
-        """Target of each member's critic, without gradient.
+        """Target of each member's value, without gradient.
 
         Args:
-            tensordict: a batch of size ``[*B]`` with ``"members"`` of ``[*B, M]``.
+            tensordict: a batch of size ``[*B]``, of either kind.
 
         Returns:
             Targets, in units of return, shape ``[*B, M]``.
         """
-        successors = tensordict.get(_MEMBERS).get("next")
-        reward = successors.get(self.tensor_keys.reward)
-        terminated = successors.get(self.tensor_keys.terminated)
-        with torch.no_grad():
-            action, log_prob = rsample_and_log_prob(self._policy(successors, reward.shape[:-1]))
-            values = self._values(self.target_qvalue_network_params, successors, action, own_rows=True)  # [*B, M, 1]
-            # the members are part of the batch here: one sampled successor, pooled over nobody
-            target = F.epistemic_quantile_target(
-                reward.unsqueeze(-1),
-                terminated.unsqueeze(-1),
-                values[..., None, None, :],
-                log_prob[..., None, None],
-                gamma=self.gamma,
-                alpha=self._alpha,
+        members = tensordict.get(_MEMBERS, None)
+        successors = (tensordict if members is None else members).get("next")
+        reward = successors.get(self.tensor_keys.reward).squeeze(-1)
+        terminated = successors.get(self.tensor_keys.terminated).squeeze(-1)
+        if members is not None:  # one draw: K = 1
+            successors, reward, terminated = successors.unsqueeze(-1), reward.unsqueeze(-1), terminated.unsqueeze(-1)
+        batch = self._batch_size(tensordict)
+        if reward.ndim != len(batch) + 2 or reward.shape[: len(batch)] != batch:
+            raise RuntimeError(
+                f'"next" must have batch size [*B, M, K] with B = {tuple(batch)}: got a {self.tensor_keys.reward!r} of '
+                f"shape {(*reward.shape, 1)}."
             )
-        return target.squeeze(-1)
+        with torch.no_grad():
+            action, log_prob = rsample_and_log_prob(self._policy(successors, reward.shape))
+            values = self._member_values(successors, action)  # [*B, M, K]
+            target = F.epistemic_quantile_target(
+                reward, terminated, values.unsqueeze(-1), log_prob, gamma=self.gamma, alpha=self._alpha
+            )
+            if self.value_bounds is None:
+                return target
+            slack = self._alpha * self.target_entropy.abs() / (1 - self.gamma)
+            return target.clamp(self.value_bounds[0] - slack, self.value_bounds[1] + slack)
+
+    def _member_values(self, successors: TensorDictBase, action: Tensor) -> Tensor:
+        """Target value ``m`` at the draws of member ``m``, ``[*B, M, K]``."""
+        num_members = action.shape[-3]
+        if self.num_qvalue_nets == 1:
+            values = self._values(self.target_qvalue_network_params, successors, action).squeeze(-2)  # [*B, M, K, N]
+            if values.shape[-1] != num_members:
+                raise RuntimeError(
+                    f"the critic must give one value for each of {num_members} members: got {values.shape[-1]}."
+                )
+            return values.diagonal(dim1=-3, dim2=-1).transpose(-1, -2)
+        keys = [key for key in self.qvalue_network.in_keys if key != self.tensor_keys.action]
+        rows = {key: successors.get(key).transpose(-3, -2) for key in keys}
+        action = action.transpose(-3, -2)  # [*B, K, M, A]
+        states = TensorDict(rows, action.shape[:-1])
+        if num_members != self.num_qvalue_nets:
+            raise RuntimeError(
+                f"there must be one critic for each of {num_members} members: got {self.num_qvalue_nets}."
+            )
+        values = self._values(self.target_qvalue_network_params, states, action, own_rows=True)
+        if values.shape[-1] != 1:
+            raise RuntimeError(f"critics must be scalar, [..., 1]: got {values.shape[-1]} values from each.")
+        return values.squeeze(-1).transpose(-1, -2)
 
     def _critic_losses(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        members = tensordict.get(_MEMBERS)
-        action = members.get(self.tensor_keys.action)
-        if action.ndim < 2 or action.shape[-2] != self.num_qvalue_nets:
+        members = tensordict.get(_MEMBERS, None)
+        own_rows = members is not None
+        inputs = members if own_rows else tensordict
+        action = inputs.get(self.tensor_keys.action)
+        if own_rows and action.shape[-2] != self.num_qvalue_nets:
             raise RuntimeError(
                 f'"members" must hold one row for each of {self.num_qvalue_nets} critics, batch size [*B, M]: got an '
                 f"action of shape {tuple(action.shape)}."
             )
-        values = self._values(self.qvalue_network_params, members, action, own_rows=True)  # [*B, M, 1]
-        if values.shape[-1] != 1:
-            raise RuntimeError(f"critics must be scalar, [..., 1]: got {values.shape[-1]} values from each.")
-        target = self.compute_target(tensordict)
-        error = values.squeeze(-1) - target
-        return error.square().sum(-1), error.detach().abs().amax(-1), {"target_value": target.mean()}
+        target = self.compute_target(tensordict)  # [*B, M]
+        values = self._values(self.qvalue_network_params, inputs, action, own_rows=own_rows).flatten(-2)
+        error = values - target
+        report = {"target_value": target.mean()}
+        if not own_rows:
+            report["epistemic_std"] = values.detach().std(-1, correction=min(1, values.shape[-1] - 1)).mean()
+        return error.square().sum(-1), error.detach().abs().amax(-1), report
 
     def _policy_value(self, quantiles: Tensor) -> Tensor:
-        return self.utility(quantiles.squeeze(-1))  # [*B, M, 1]: one equally likely value from each member
+        return self.utility(quantiles.flatten(-2))  # [*B, M]: one equally likely value from each member
 
     def _batch_size(self, tensordict: TensorDictBase) -> torch.Size:
-        return tensordict.get(_MEMBERS).get(self.tensor_keys.action).shape[:-2]
+        members = tensordict.get(_MEMBERS, None)
+        if members is None:
+            return tensordict.get(self.tensor_keys.action).shape[:-1]
+        return members.get(self.tensor_keys.action).shape[:-2]
 
     def _batch_keys(self) -> list[NestedKey]:
+        if self.num_qvalue_nets == 1:
+            return self._transition_keys()
         return [*self.actor_network.in_keys, *(nested(_MEMBERS, key) for key in self._transition_keys())]

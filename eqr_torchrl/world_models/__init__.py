@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from eqr_torchrl.world_models.base import WorldModel
-from eqr_torchrl.world_models.fit import check_fit_arguments, fit_world_model
+from eqr_torchrl.world_models.fit import WorldModelFit
 from eqr_torchrl.world_models.gaussian import GaussianEnsemble, make_world_model
 from eqr_torchrl.world_models.normalizer import Normalizer
+from eqr_torchrl.world_models.prior import RandomPrior
 
 __all__ = [
     "GaussianEnsemble",
     "Normalizer",
+    "RandomPrior",
     "WorldModel",
-    "check_fit_arguments",
-    "fit_world_model",
+    "WorldModelFit",
     "make_world_model",
 ]

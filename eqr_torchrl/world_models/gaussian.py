@@ -15,21 +15,32 @@ from eqr_torchrl.functional import gaussian_nll, soft_clamp
 from eqr_torchrl.modules.ensemble import EnsembleLinear
 from eqr_torchrl.world_models.base import WorldModel
 from eqr_torchrl.world_models.normalizer import Normalizer
+from eqr_torchrl.world_models.prior import RandomPrior
 
 #: Rows of each member that pass through the network at once on a CPU, so that the activations stay in its caches.
 _CHUNK_ROWS = 1024
+
+#: Standard deviation of a target, relative to its mean, below which it counts as constant.
+_SMALLEST_SPREAD = 1e-6
 
 
 class GaussianEnsemble(WorldModel):
     r"""``M`` probabilistic networks that predict the change of the observation, and the reward.
 
-    .. math:: (s' - s, r) \sim \mathcal N\big(\mu_m(s, a), \mathrm{diag}\, e^{\ell_m(s, a)}\big)
+    .. math:: (s' - s, r) \sim \mathcal N\big(\bar y + \sigma_y (\mu_m(x) + \tfrac{b}{\sigma_y} p_m(x)),\;
+              \sigma_y^2\, \mathrm{diag}\, e^{\ell_m(x)}\big), \quad \sigma_y^2 = \mathrm{std}(y)^2 + b^2
 
     The probabilistic ensemble of `Chua et al. (2018) <https://arxiv.org/abs/1805.12114>`_ with the sizes of `Luis et
     al. (2024) <https://arxiv.org/abs/2308.06590>`_. All members are evaluated by batched products, without a loop.
-    Inputs are normalised and clipped (:class:`Normalizer`); targets are not, so the bounds below are in squared units
-    of the environment: with the default upper bound a member cannot state a noise above :math:`e^{0.25} \approx 1.3`.
-    Scale the reward, or raise the bound, where the noise is larger.
+
+    The networks work on a scale of their own: inputs :math:`x` are normalised and clipped (:class:`Normalizer`), and
+    targets are shifted by their mean over the data and divided by :math:`\sigma_y`, entry by entry, so that rewards
+    of any size are learned alike. An entry that never changed is predicted as it was, without noise. The paper's code
+    does not normalise targets (``normalize_targets=False``): a member then cannot state a noise above
+    :math:`e^{0.25} \approx 1.3` in units of the environment, and misses rewards much larger or smaller than 1.
+
+    With a prior scale :math:`b > 0`, fixed random networks :math:`p_m` (:class:`RandomPrior`) make members disagree by
+    about :math:`b` where there are no data.
 
     Args:
         observation_dim: number of entries of an observation, ``S``.
@@ -38,12 +49,20 @@ class GaussianEnsemble(WorldModel):
         num_cells: sizes of the hidden layers, each followed by a SiLU. The paper has 400 cells for the quadruped.
         learn_reward: whether the reward is predicted, as last entry. If not, the environment built on the model needs a
             reward function.
-        log_var_bounds: bounds of the log-variance :math:`\ell`, softly enforced for any input.
+        normalize_targets: whether the networks predict targets on the scale of the data, see above.
+        prior_scale: :math:`b` of the change of the observation, in standard deviations of its entries in the data.
+        reward_prior_scale: :math:`b` of the reward, in units of the environment: how far a reward that was never seen
+            may plausibly lie from those that were.
+        log_var_bounds: bounds of the log-variance :math:`\ell`, on the networks' scale, softly enforced for any input.
         learn_log_var_bounds: whether the bounds are parameters, one set for each member, pulled towards each other by
             :attr:`BOUND_PENALTY` times their distance. Defaults to fixed bounds.
 
+    Attributes:
+        target_mean: :math:`\bar y`, in units of the environment, shape ``[D]``; zero if not normalised.
+        target_scale: :math:`\sigma_y`, in units of the environment, shape ``[D]``; one if not normalised.
+
     Raises:
-        ValueError: if a size is not positive, or the bounds do not increase.
+        ValueError: if a size is not positive, the bounds do not increase, or a prior scale is negative.
 
     Examples:
         >>> model = GaussianEnsemble(3, 1, num_members=5, num_cells=(32, 32))
@@ -57,6 +76,9 @@ class GaussianEnsemble(WorldModel):
 
     min_log_var: Tensor
     max_log_var: Tensor
+    target_mean: Tensor
+    target_scale: Tensor
+    prior_weight: Tensor
 
     def __init__(
         self,
@@ -66,6 +88,9 @@ class GaussianEnsemble(WorldModel):
         num_members: int = 5,
         num_cells: Sequence[int] = (200, 200, 200, 200),
         learn_reward: bool = True,
+        normalize_targets: bool = True,
+        prior_scale: float = 0.0,
+        reward_prior_scale: float = 0.0,
         log_var_bounds: tuple[float, float] = (-10.0, 0.5),
         learn_log_var_bounds: bool = False,
     ) -> None:
@@ -75,12 +100,23 @@ class GaussianEnsemble(WorldModel):
             raise ValueError(f"log_var_bounds must increase, got {(low, high)}.")
         if action_dim < 1:
             raise ValueError(f"action_dim must be positive, got {action_dim}.")
+        for name, value in (("prior_scale", prior_scale), ("reward_prior_scale", reward_prior_scale)):
+            if not 0 <= value < float("inf"):
+                raise ValueError(f"{name} must be finite and not negative, got {value}.")
         self.action_dim = action_dim
-        self.normalizer = Normalizer(observation_dim + action_dim)
-        sizes = [observation_dim + action_dim, *num_cells, 2 * self.noise_dim]
+        self.normalize_targets = normalize_targets
+        self.prior_scale, self.reward_prior_scale = prior_scale, reward_prior_scale
+        num_inputs = observation_dim + action_dim
+        self.normalizer = Normalizer(num_inputs)
+        self.register_buffer("target_mean", torch.zeros(self.noise_dim))
+        self.register_buffer("target_scale", torch.ones(self.noise_dim))
+        self.register_buffer("prior_weight", torch.zeros(self.noise_dim))  # b / sigma_y
+        sizes = [num_inputs, *num_cells, 2 * self.noise_dim]
         self.layers = nn.ModuleList(
             EnsembleLinear(num_members, size_in, size_out) for size_in, size_out in pairwise(sizes)
         )
+        has_prior = prior_scale > 0 or (learn_reward and reward_prior_scale > 0)
+        self.prior = RandomPrior(num_members, num_inputs, self.noise_dim) if has_prior else None
         self.learn_log_var_bounds = learn_log_var_bounds
         for name, value in (("min_log_var", low), ("max_log_var", high)):
             bound = torch.full((num_members, 1, self.noise_dim), float(value))
@@ -88,6 +124,32 @@ class GaussianEnsemble(WorldModel):
                 self.register_parameter(name, nn.Parameter(bound))
             else:
                 self.register_buffer(name, bound[:1])
+
+    @torch.no_grad()
+    def update_statistics(self, inputs: Tensor, targets: Tensor) -> None:
+        """Replaces the statistics by which inputs and targets are normalised.
+
+        Args:
+            inputs: observations and actions, in units of the environment, shape ``[n, S + A]``.
+            targets: changes of the observation, and rewards, in units of the environment, shape ``[n, D]``.
+        """
+        self.normalizer.update(inputs)
+        # float64: float32 sums lose an entry's small spread around a large mean
+        var, mean = torch.var_mean(targets.double(), 0, correction=min(1, len(targets) - 1))
+        std = var.sqrt()
+        std = torch.where(std > _SMALLEST_SPREAD * mean.abs(), std, 0.0)  # rounding is no change
+        prior = self.prior_scale * std
+        if self.predicts_reward:
+            prior[-1] = self.reward_prior_scale
+        if self.normalize_targets:
+            self.target_mean.copy_(mean)
+            self.target_scale.copy_((std.square() + prior.square()).sqrt())
+        scale = self.target_scale.double()
+        self.prior_weight.copy_(torch.where(scale > 0, prior / scale, 0.0))
+
+    def normalize(self, targets: Tensor) -> Tensor:
+        """Targets ``[..., D]`` on the networks' scale; entries that never changed are 0."""
+        return torch.where(self.target_scale > 0, (targets - self.target_mean) / self.target_scale, 0.0)
 
     def forward(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Predicts the next observation, and the reward as last entry if ``predicts_reward``.
@@ -111,18 +173,23 @@ class GaussianEnsemble(WorldModel):
         return loc, scale
 
     def _distribution(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        delta, log_var = self.predict(self.normalizer(torch.cat([observation, action], -1)))
+        inputs = self.normalizer(torch.cat([observation, action], -1))
+        mean, log_var = self.predict(inputs)
+        if self.prior is not None:
+            mean = torch.addcmul(mean, self.prior_weight, self.prior(inputs))
+        delta = torch.addcmul(self.target_mean, self.target_scale, mean)
         next_observation = observation + delta[..., : self.observation_dim]
-        return torch.cat([next_observation, delta[..., self.observation_dim :]], -1), (0.5 * log_var).exp()
+        scale = (0.5 * log_var).exp() * self.target_scale
+        return torch.cat([next_observation, delta[..., self.observation_dim :]], -1), scale
 
     def predict(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log-variance of the change of the observation and of the reward.
+        """What the trained networks say, on their own scale and without the prior.
 
         Args:
             inputs: normalised observations and actions, shape ``[M, B, S + A]``.
 
         Returns:
-            Means and log-variances, in units of the environment, each ``[M, B, D]``.
+            Means and log-variances of the normalised targets, each ``[M, B, D]``.
         """
         hidden = inputs
         for layer in self.layers[:-1]:
@@ -135,7 +202,7 @@ class GaussianEnsemble(WorldModel):
 
         Args:
             inputs: normalised observations and actions, shape ``[M, B, S + A]``.
-            targets: observed changes of the observation, and rewards, in units of the environment, ``[M, B, D]``.
+            targets: normalised targets, less the prior of the member, shape ``[M, B, D]``.
 
         Returns:
             One loss per member, shape ``[M]``, each averaged over rows and entries.
