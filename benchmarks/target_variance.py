@@ -21,8 +21,8 @@ from eqr_torchrl import (
     EpistemicQuantileLoss,
     GaussianEnsemble,
     ModelBasedEnv,
+    WorldModelFit,
     branched_rollout,
-    fit_world_model,
     make_actor,
     make_critic,
     make_env,
@@ -49,8 +49,7 @@ def trained_agent() -> tuple[EpistemicQuantileLoss, ModelBasedEnv, TensorDict]:
     update = make_update(lambda batch: loss(successors(batch)), optimizer, updater)
     with torch.no_grad():
         data: Any = torch.cat([env.rollout(200, actor) for _ in range(4)])  # pyright: ignore[reportArgumentType]
-    adam = torch.optim.Adam(world_model.parameters(), lr=1e-3, weight_decay=5e-5, fused=True)
-    fit_world_model(world_model, data, optimizer=adam, max_epochs=40)
+    WorldModelFit(world_model, max_epochs=40)(data)
     buffer = make_model_buffer(20_000, batch_size=128)
     for _ in range(3):
         branched_rollout(

@@ -19,7 +19,7 @@ from eqr_torchrl.evaluation import evaluate
 from eqr_torchrl.functional import quantile_midpoints
 from eqr_torchrl.objectives import EpistemicQuantileLoss, make_optimizer, make_update
 from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic, toy_env
-from eqr_torchrl.world_models import GaussianEnsemble, WorldModel, fit_world_model
+from eqr_torchrl.world_models import GaussianEnsemble, WorldModel, WorldModelFit
 
 
 class LinearCritic(nn.Module):
@@ -228,7 +228,7 @@ def test_the_whole_pipeline_learns_to_control_the_toy_system():
     loss = EpistemicQuantileLoss(actor, critic, alpha_init=0.1).make_value_estimator(gamma=0.9)
     optimizer = make_optimizer(loss, lr_actor=1e-2, lr_critic=1e-2, lr_alpha=1e-2)
     update = make_update(loss, optimizer, SoftUpdate(loss, tau=0.1))
-    model_optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    fit = WorldModelFit(model, lr=3e-3, batch_size=64, max_epochs=12)
 
     def mean_return() -> float:
         episodes = evaluate(env, actor, num_episodes=20, seed=7)
@@ -237,7 +237,7 @@ def test_the_whole_pipeline_learns_to_control_the_toy_system():
     before = mean_return()
     for _ in range(3):
         replay.extend(env.rollout(160, actor, break_when_any_done=False))  # with the policy's graph, as TorchRL does it
-        fit_world_model(model, replay[:], optimizer=model_optimizer, batch_size=64, max_epochs=12)
+        fit(replay[:])
         states = replay[:]["observation"]
         branched_rollout(model_env, actor, states, imagined, num_starts=200, horizon=3, keys=("observation", "action"))
         for _ in range(100):

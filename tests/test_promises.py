@@ -18,7 +18,7 @@ from eqr_torchrl import (
     ModelBasedEnv,
     OptimisticUtility,
     WorldModel,
-    fit_world_model,
+    WorldModelFit,
 )
 from eqr_torchrl.envs import never_terminates
 from eqr_torchrl.objectives import make_optimizer, make_update
@@ -44,8 +44,7 @@ def learnt_spread(num_rows: int, *, replayed: bool) -> float:
     """Standard deviation of the critic's quantiles, for models learnt from ``num_rows`` transitions."""
     data = noisy_rewards(num_rows)
     model = GaussianEnsemble(1, 1, num_members=5, num_cells=(16, 16))
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    fit_world_model(model, data, optimizer=optimizer, batch_size=64, max_epochs=60)
+    WorldModelFit(model, lr=3e-3, batch_size=64, max_epochs=60)(data)
     model_env = ModelBasedEnv(model, toy_env(1, 1), termination_fn=never_terminates)
     draws, sampling = (1, "iid") if replayed else (16, "stratified")
     successors = EnsembleSuccessors(model_env, num_next_states=draws, sampling=sampling)

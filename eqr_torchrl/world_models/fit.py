@@ -40,6 +40,7 @@ class WorldModelFit:
         lr: step size of Adam.
         weight_decay: L2 penalty in Adam's gradient.
         batch_size: rows of each member in one step. With fewer training rows, all of them make one batch.
+        variance_weight: :math:`\beta` of :meth:`GaussianEnsemble.loss`; 0, plain likelihood, in the published code.
         bootstrap: whether each member draws its own training rows with replacement; if not, all see each row once.
         validation_fraction: fraction of the data that is held out, at least one row.
         patience: epochs without improvement after which a member stops.
@@ -68,6 +69,7 @@ class WorldModelFit:
         lr: float = 1e-3,
         weight_decay: float = 5e-5,
         batch_size: int = 256,
+        variance_weight: float = 0.5,
         bootstrap: bool = True,
         validation_fraction: float = 0.2,
         patience: int = 5,
@@ -93,6 +95,9 @@ class WorldModelFit:
                 raise ValueError(f"{name} must be finite and not negative, got {value}.")
         self.world_model = world_model
         self.optimizer = torch.optim.Adam(world_model.parameters(), lr=lr, weight_decay=weight_decay, fused=True)
+        if not 0 <= variance_weight <= 1:
+            raise ValueError(f"variance_weight must be in [0, 1], got {variance_weight}.")
+        self.variance_weight = variance_weight
         self.batch_size, self.bootstrap, self.validation_fraction = batch_size, bootstrap, validation_fraction
         self.patience, self.min_improvement = patience, min_improvement
         self.min_likelihood_improvement = min_likelihood_improvement
@@ -176,7 +181,7 @@ class WorldModelFit:
                     members.keep_only(going)
                 if progress is not None:
                     name = "validation_nll" if likelihood_counts else "validation_mse"
-                    progress({"epoch": epoch, name: lowest, "active_members": list(members.active)})
+                    progress({"epoch": epoch, name: list(lowest), "active_members": list(members.active)})
         finally:
             members.restore()
         mse, nll = _validate(world_model, rows, validation, list(range(num_members)), units=True)
@@ -195,7 +200,8 @@ class WorldModelFit:
         for batch_index in index.split(self.batch_size, dim=1):
             inputs, targets = rows.take(batch_index, active)
             # divided by all members, so that what one member learns does not depend on which others continue
-            loss = self.world_model.loss(inputs, targets).sum() / self.world_model.num_members
+            losses = self.world_model.loss(inputs, targets, variance_weight=self.variance_weight)
+            loss = losses.sum() / self.world_model.num_members
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
             self.optimizer.step()

@@ -197,18 +197,27 @@ class GaussianEnsemble(WorldModel):
         mean, log_var = self.layers[-1](hidden).to(self.min_log_var.dtype).chunk(2, -1)
         return mean, soft_clamp(log_var, self.min_log_var, self.max_log_var)
 
-    def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def loss(self, inputs: Tensor, targets: Tensor, *, variance_weight: float = 0.0) -> Tensor:
         r"""Training loss of each member, twice the negative log-likelihood per entry up to a constant.
+
+        With a variance weight :math:`\beta`, each entry's likelihood counts :math:`\sigma^{2\beta}` times, without
+        gradient in the weight (eq. 5 of `Seitzer et al. (2022) <https://arxiv.org/abs/2203.09168>`_). Plain likelihood
+        weighs squared errors by :math:`\sigma^{-2}`, so that what is still predicted badly is learned last.
 
         Args:
             inputs: normalised observations and actions, shape ``[M, B, S + A]``.
             targets: normalised targets, less the prior of the member, shape ``[M, B, D]``.
+            variance_weight: :math:`\beta`, in ``[0, 1]``; 0 is the likelihood, 1 weighs squared errors evenly.
 
         Returns:
             One loss per member, shape ``[M]``, each averaged over rows and entries.
         """
         mean, log_var = self.predict(inputs)
-        loss = gaussian_nll(mean, log_var, targets).mean((1, 2))
+        nll = gaussian_nll(mean, log_var, targets)
+        if variance_weight:
+            nll = nll * (variance_weight * log_var.detach()).exp()
+        # entries that never changed are predicted without the networks, and must not claim their precision
+        loss = (nll * (self.target_scale > 0)).mean((1, 2))
         if self.learn_log_var_bounds:
             loss = loss + self.BOUND_PENALTY * (self.max_log_var - self.min_log_var).sum((1, 2))
         return loss
