@@ -90,8 +90,11 @@ def test_matplotlib_is_imported_only_for_plotting():
     assert users <= PLOTTING
 
 
-def test_functional_imports_only_torch():
-    allowed = {"torch", "math", "typing", "collections", "__future__", "functools", "itertools", "eqr_torchrl"}
+def test_functional_imports_only_torch_and_numpy():
+    allowed = {"torch", "numpy", "math", "typing", "collections", "contextlib", "functools", "itertools"} | {
+        "__future__",
+        "eqr_torchrl",
+    }
     for path in (PACKAGE / "functional").rglob("*.py"):
         assert {name.split(".")[0] for name in imported_modules(path)} <= allowed, path.name
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from eqr_torchrl.functional.bellman import epistemic_quantile_target
 from eqr_torchrl.functional.gaussian import gaussian_nll, soft_clamp, stratified_normal, tanh_normal
+from eqr_torchrl.functional.products import onednn_products
 from eqr_torchrl.functional.quantiles import (
     quantile_huber_loss,
     quantile_midpoints,
@@ -18,6 +19,7 @@ __all__ = [
     "epistemic_quantile_target",
     "gaussian_nll",
     "mean_plus_std",
+    "onednn_products",
     "quantile_huber_loss",
     "quantile_midpoints",
     "quantile_projection",

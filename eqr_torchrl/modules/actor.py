@@ -11,6 +11,7 @@ from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType
 from torchrl.modules import ProbabilisticActor, TanhNormal
 
+from eqr_torchrl.functional.products import Precision
 from eqr_torchrl.modules.layers import Tanh, mlp
 
 
@@ -50,6 +51,7 @@ def make_actor(
     num_cells: Sequence[int] = (128, 128),
     activation_class: Callable[[], nn.Module] = Tanh,
     log_std_bounds: tuple[float, float] = (-20.0, 2.0),
+    precision: Precision = "auto",
 ) -> ProbabilisticActor:
     """Squashed Gaussian policy for an environment with a bounded action vector.
 
@@ -58,12 +60,13 @@ def make_actor(
         num_cells: sizes of the hidden layers. Defaults to the paper's 2 x 128.
         activation_class: makes the hidden activations.
         log_std_bounds: bounds of the log standard deviation before squashing.
+        precision: format of products without gradient, see :class:`~eqr_torchrl.modules.MLP`.
 
     Returns:
         A policy from ``observation`` to ``loc``, ``scale`` and ``action``, the latter in environment units.
 
     Raises:
-        ValueError: if the action has no finite bounds, or equal ones.
+        ValueError: if the action has no finite bounds, or equal ones, or ``precision`` is unknown.
 
     Examples:
         >>> env = toy_env()
@@ -79,7 +82,11 @@ def make_actor(
         raise ValueError(f"env must have a continuous action with finite bounds, low below high: got {found}.")
     num_actions = spec.shape[-1]
     network = mlp(
-        env.observation_spec["observation"].shape[-1], num_cells, 2 * num_actions, activation_class=activation_class
+        env.observation_spec["observation"].shape[-1],
+        num_cells,
+        2 * num_actions,
+        activation_class=activation_class,
+        precision=precision,
     )
     return ProbabilisticActor(
         TensorDictModule(GaussianHead(network, log_std_bounds), in_keys=["observation"], out_keys=["loc", "scale"]),

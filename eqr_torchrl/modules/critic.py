@@ -9,6 +9,7 @@ from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
+from eqr_torchrl.functional.products import Precision
 from eqr_torchrl.modules.layers import Tanh, mlp
 
 
@@ -27,6 +28,7 @@ def make_critic(
     num_quantiles: int = 51,
     num_cells: Sequence[int] = (256, 256),
     activation_class: Callable[[], nn.Module] = Tanh,
+    precision: Precision = "auto",
 ) -> TensorDictModule:
     """Quantile critic for an environment with vector observations and actions.
 
@@ -35,12 +37,13 @@ def make_critic(
         num_quantiles: number of quantiles, ``N``; ``1`` makes a scalar critic, as TorchRL's ``SACLoss`` reads it.
         num_cells: sizes of the hidden layers. Defaults to the paper's 2 x 256.
         activation_class: makes the hidden activations.
+        precision: format of products without gradient, see :class:`~eqr_torchrl.modules.MLP`.
 
     Returns:
         A module from ``observation`` and ``action`` to ``state_action_value``, in units of return, shape ``[..., N]``.
 
     Raises:
-        ValueError: if ``num_quantiles`` is not positive.
+        ValueError: if ``num_quantiles`` is not positive, or ``precision`` is unknown.
 
     Examples:
         >>> env = toy_env()
@@ -50,8 +53,9 @@ def make_critic(
     if num_quantiles < 1:
         raise ValueError(f"num_quantiles must be positive, got {num_quantiles}.")
     num_inputs = env.observation_spec["observation"].shape[-1] + env.action_spec_unbatched.shape[-1]
+    network = mlp(num_inputs, num_cells, num_quantiles, activation_class=activation_class, precision=precision)
     return TensorDictModule(
-        _StateActionMLP(mlp(num_inputs, num_cells, num_quantiles, activation_class=activation_class)),
+        _StateActionMLP(network),
         in_keys=["observation", "action"],
         out_keys=["state_action_value"],
     )

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
+from typing import cast
 
 import torch
 from torch import Tensor, nn
+
+from eqr_torchrl.functional.products import Precision, uses_bf16
 
 
 class OrthogonalLinear(nn.Linear):
@@ -27,7 +31,9 @@ class OrthogonalLinear(nn.Linear):
 
 
 class Tanh(nn.Module):
-    r"""Hyperbolic tangent as :math:`2 \sigma(2x) - 1`, equal to within rounding but faster on CPUs.
+    r"""Hyperbolic tangent; on a CPU as :math:`2 \sigma(2x) - 1`, which is several times faster in eager PyTorch.
+
+    The absolute error of that form is at most 1.2e-7 in float32, which is noticeable relative to values below 1e-5.
 
     Examples:
         >>> Tanh()(torch.tensor([0.5]))
@@ -36,11 +42,25 @@ class Tanh(nn.Module):
 
     def forward(self, value: Tensor) -> Tensor:
         """The hyperbolic tangent of each entry."""
+        if value.device.type != "cpu" or torch.compiler.is_compiling():
+            return torch.tanh(value)
         return torch.sigmoid(2 * value) * 2 - 1
 
 
 class MLP(nn.Sequential):
-    """Layers in sequence that, without gradients and on a CPU, take large inputs in pieces that stay in its cache.
+    """Layers in sequence, with a faster evaluation of many rows without gradient on a CPU.
+
+    That evaluation takes the rows in pieces that stay in the cache, and computes the products between hidden layers in
+    bfloat16 where ``precision`` says so. The first and the last layer stay in float32, so that inputs and outputs keep
+    their resolution: what remains is the rounding of hidden weights and activations to 8 bits.
+
+    Args:
+        *layers: modules that are applied one after the other.
+        precision: format of the hidden products for more than 128 rows without gradient on a CPU: ``"fp32"``,
+            ``"bf16"``, or ``"auto"`` (default), which is bfloat16 where the CPU has instructions for it.
+
+    Raises:
+        ValueError: if ``precision`` is none of these.
 
     Examples:
         >>> net = MLP(nn.Linear(3, 8), Tanh(), nn.Linear(8, 2))
@@ -50,21 +70,57 @@ class MLP(nn.Sequential):
 
     chunk_size = 1024  # rows; 256 float32 cells of a hidden layer then take 1 MiB
 
+    def __init__(self, *layers: nn.Module, precision: Precision = "auto") -> None:
+        super().__init__(*layers)
+        self.uses_bf16 = uses_bf16(precision)
+
     def forward(self, value: Tensor) -> Tensor:
         """Output ``[..., out_features]`` of the last layer for inputs ``[..., in_features]``."""
-        if torch.is_grad_enabled() or value.is_cuda:
+        if torch.is_grad_enabled() or value.device.type != "cpu" or value.numel() <= 128 * value.shape[-1]:
             return super().forward(value)
+        steps = self._steps()
         chunks = value.reshape(-1, value.shape[-1]).split(self.chunk_size)
-        out = torch.cat([self._chunk(chunk) for chunk in chunks])
+        out = torch.cat([_apply(steps, chunk) for chunk in chunks])
         return out.view(*value.shape[:-1], out.shape[-1])
 
-    def _chunk(self, value: Tensor) -> Tensor:
-        for previous, layer in zip((None, *self), self, strict=False):
-            if isinstance(layer, Tanh) and isinstance(previous, nn.Linear):  # nobody else sees what it overwrites
-                value = value.mul_(2).sigmoid_().mul_(2).sub_(1)
+    def _steps(self) -> list[Callable[[Tensor], Tensor]]:
+        """The layers as functions, with their weights converted once for all pieces.
+
+        Between linear layers, half a tanh is enough, as the sigmoid of twice its argument minus one half: the factors
+        two move into the weights on both sides, which does not round them.
+        """
+        layers = list(self)
+        linear = [i for i, layer in enumerate(layers) if type(layer).forward is nn.Linear.forward]
+        tanh = [i + 1 for i in linear if i + 2 in linear and isinstance(layers[i + 1], Tanh)]
+        steps: list[Callable[[Tensor], Tensor]] = []
+        for i, layer in enumerate(layers):
+            if i in tanh:
+                steps.append(_half_tanh)
+            elif i in linear:
+                before, after = 2 if i - 1 in tanh else 1, 2 if i + 1 in tanh else 1
+                weight, bias = cast(nn.Linear, layer).weight * (before * after), cast(nn.Linear, layer).bias
+                bias = None if bias is None else bias * after
+                if self.uses_bf16 and weight.dtype == torch.float32 and linear[0] < i < linear[-1]:
+                    weight, bias = weight.bfloat16(), None if bias is None else bias.bfloat16()
+                steps.append(partial(_linear, weight=weight, bias=bias))
             else:
-                value = layer(value)
-        return value
+                steps.append(layer)
+        return steps
+
+
+def _linear(value: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return nn.functional.linear(value.to(weight.dtype), weight, bias).to(value.dtype)
+
+
+def _half_tanh(value: Tensor) -> Tensor:
+    """Half the tanh of half the value, which is overwritten."""
+    return value.sigmoid_().sub_(0.5)
+
+
+def _apply(steps: Sequence[Callable[[Tensor], Tensor]], value: Tensor) -> Tensor:
+    for step in steps:
+        value = step(value)
+    return value
 
 
 def mlp(
@@ -73,6 +129,7 @@ def mlp(
     out_features: int,
     *,
     activation_class: Callable[[], nn.Module] = Tanh,
+    precision: Precision = "auto",
 ) -> MLP:
     """Multilayer perceptron of :class:`OrthogonalLinear` layers.
 
@@ -81,12 +138,13 @@ def mlp(
         num_cells: size of each hidden layer.
         out_features: size of the output, which has no activation.
         activation_class: makes the activation after each hidden layer. Defaults to :class:`Tanh`, as in the paper.
+        precision: format of products without gradient, see :class:`MLP`.
 
     Returns:
         A module from ``[..., in_features]`` to ``[..., out_features]``.
 
     Raises:
-        ValueError: if a size is not positive.
+        ValueError: if a size is not positive, or ``precision`` unknown.
 
     Examples:
         >>> mlp(3, (8, 8), 2)(torch.zeros(5, 3)).shape
@@ -98,4 +156,4 @@ def mlp(
     layers: list[nn.Module] = []
     for size_in, size_out in pairwise(sizes[:-1]):
         layers += [OrthogonalLinear(size_in, size_out), activation_class()]
-    return MLP(*layers, OrthogonalLinear(sizes[-2], sizes[-1]))
+    return MLP(*layers, OrthogonalLinear(sizes[-2], sizes[-1]), precision=precision)

@@ -11,6 +11,8 @@ from tensordict.nn import CudaGraphModule
 from torch import Tensor
 from torchrl.objectives import LossModule, TargetNetUpdater
 
+from eqr_torchrl.functional import onednn_products
+
 
 def make_optimizer(
     loss: LossModule, *, lr_actor: float = 3e-4, lr_critic: float = 3e-4, lr_alpha: float = 3e-4
@@ -89,6 +91,7 @@ def make_update(
     """
     losses_of = torch.compile(losses_of) if compile else losses_of
 
+    @onednn_products()
     def update(batch: TensorDictBase | None = None) -> TensorDictBase:
         losses = losses_of(sample() if sample is not None else batch)  # pyright: ignore[reportArgumentType]
         (losses["loss_qvalue"] + losses["loss_actor"] + losses["loss_alpha"]).backward()

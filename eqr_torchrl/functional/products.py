@@ -1,0 +1,74 @@
+"""Which library computes matrix products on a CPU, and in which format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Literal
+
+import torch
+
+#: How products that need no gradient are computed: ``"auto"`` is ``"bf16"`` on a CPU with instructions for it.
+Precision = Literal["auto", "fp32", "bf16"]
+
+
+@cache
+def _bf16_is_fast() -> bool:
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+
+
+def uses_bf16(precision: Precision) -> bool:
+    """Whether products without gradient are computed in bfloat16 on the CPU.
+
+    Args:
+        precision: ``"auto"``, ``"fp32"`` or ``"bf16"``.
+
+    Raises:
+        ValueError: if ``precision`` is none of these.
+
+    Examples:
+        >>> uses_bf16("fp32"), uses_bf16("bf16")
+        (False, True)
+    """
+    if precision not in ("auto", "fp32", "bf16"):
+        raise ValueError(f'precision must be "auto", "fp32" or "bf16", got {precision!r}.')
+    return precision == "bf16" or (precision == "auto" and _bf16_is_fast())
+
+
+@cache
+def _onednn_keeps_float32() -> bool:
+    # With AMX, the setting below would round the inputs of products to bfloat16; without AVX-512, PyTorch ignores it.
+    capabilities = torch.cpu.get_capabilities()
+    return bool(
+        torch.backends.mkldnn.is_available() and capabilities.get("avx512_bw") and not capabilities.get("amx_bf16")
+    )
+
+
+@contextmanager
+def onednn_products() -> Iterator[None]:
+    """Context in which oneDNN, instead of MKL, computes float32 matrix products on CPUs with AVX-512.
+
+    On AMD processors oneDNN takes half the time, because MKL uses narrower instructions there; results agree to float32
+    rounding. There is no effect on other devices, on CPUs without AVX-512, and on those with AMX, where oneDNN would
+    round to bfloat16. The setting is that of the process (``torch.backends.mkldnn``), and the previous one is restored
+    at the end. In code that ``torch.compile`` traces there is no effect: enter the context around the compiled call.
+
+    Examples:
+        >>> with onednn_products():
+        ...     product = torch.ones(2, 3) @ torch.ones(3, 2)
+        >>> product
+        tensor([[3., 3.],
+                [3., 3.]])
+    """
+    if torch.compiler.is_compiling() or not _onednn_keeps_float32():
+        yield
+        return
+    matmul = torch.backends.mkldnn.matmul
+    previous = matmul.fp32_precision
+    matmul.fp32_precision = "bf16"  # what PyTorch calls oneDNN with; the kernels for it round only with AMX
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = previous
