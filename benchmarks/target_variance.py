@@ -19,9 +19,9 @@ from torchrl.objectives import SoftUpdate
 from eqr_torchrl import (
     EnsembleSuccessors,
     EpistemicQuantileLoss,
+    FixedStepsFit,
     GaussianEnsemble,
     ModelBasedEnv,
-    WorldModelFit,
     branched_rollout,
     make_actor,
     make_critic,
@@ -49,7 +49,7 @@ def trained_agent() -> tuple[EpistemicQuantileLoss, ModelBasedEnv, TensorDict]:
     update = make_update(lambda batch: loss(successors(batch)), optimizer, updater)
     with torch.no_grad():
         data: Any = torch.cat([env.rollout(200, actor) for _ in range(4)])  # pyright: ignore[reportArgumentType]
-    WorldModelFit(world_model, max_epochs=40)(data)
+    FixedStepsFit(world_model)(data)
     buffer = make_model_buffer(20_000, batch_size=128)
     for _ in range(3):
         branched_rollout(

@@ -8,7 +8,7 @@ from eqr_torchrl.envs import ModelBasedEnv, make_env
 from eqr_torchrl.modules import make_actor, make_critic
 from eqr_torchrl.objectives import EpistemicQuantileLoss
 from eqr_torchrl.utility import CVaRUtility, EntropicUtility, MeanUtility, OptimisticUtility, QuantileUtility
-from eqr_torchrl.world_models import GaussianEnsemble, WorldModel, WorldModelFit
+from eqr_torchrl.world_models import FixedStepsFit, GaussianEnsemble, WorldModel
 
 __version__ = "0.1.0"
 
@@ -17,13 +17,13 @@ __all__ = [
     "EnsembleSuccessors",
     "EntropicUtility",
     "EpistemicQuantileLoss",
+    "FixedStepsFit",
     "GaussianEnsemble",
     "MeanUtility",
     "ModelBasedEnv",
     "OptimisticUtility",
     "QuantileUtility",
     "WorldModel",
-    "WorldModelFit",
     "branched_rollout",
     "make_actor",
     "make_critic",

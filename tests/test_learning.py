@@ -19,7 +19,7 @@ from eqr_torchrl.evaluation import evaluate
 from eqr_torchrl.functional import quantile_midpoints
 from eqr_torchrl.objectives import EpistemicQuantileLoss, make_optimizer, make_update
 from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic, toy_env
-from eqr_torchrl.world_models import GaussianEnsemble, WorldModel, WorldModelFit
+from eqr_torchrl.world_models import FixedStepsFit, GaussianEnsemble, WorldModel
 
 
 class LinearCritic(nn.Module):
@@ -228,7 +228,7 @@ def test_the_whole_pipeline_learns_to_control_the_toy_system():
     loss = EpistemicQuantileLoss(actor, critic, alpha_init=0.1).make_value_estimator(gamma=0.9)
     optimizer = make_optimizer(loss, lr_actor=1e-2, lr_critic=1e-2, lr_alpha=1e-2)
     update = make_update(loss, optimizer, SoftUpdate(loss, tau=0.1))
-    fit = WorldModelFit(model, lr=3e-3, batch_size=64, max_epochs=12)
+    fit = FixedStepsFit(model, num_steps=60, lr=3e-3, batch_size=64)
 
     def mean_return() -> float:
         episodes = evaluate(env, actor, num_episodes=20, seed=7)

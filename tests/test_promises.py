@@ -13,12 +13,12 @@ from torchrl.objectives import SoftUpdate
 from eqr_torchrl import (
     EnsembleSuccessors,
     EpistemicQuantileLoss,
+    FixedStepsFit,
     GaussianEnsemble,
     MeanUtility,
     ModelBasedEnv,
     OptimisticUtility,
     WorldModel,
-    WorldModelFit,
 )
 from eqr_torchrl.envs import never_terminates
 from eqr_torchrl.objectives import make_optimizer, make_update
@@ -44,7 +44,7 @@ def learnt_spread(num_rows: int, *, replayed: bool) -> float:
     """Standard deviation of the critic's quantiles, for models learnt from ``num_rows`` transitions."""
     data = noisy_rewards(num_rows)
     model = GaussianEnsemble(1, 1, num_members=5, num_cells=(16, 16))
-    WorldModelFit(model, lr=3e-3, batch_size=64, max_epochs=60)(data)
+    FixedStepsFit(model, num_steps=min(60 * num_rows // 64, 600), lr=3e-3, batch_size=64)(data)
     model_env = ModelBasedEnv(model, toy_env(1, 1), termination_fn=never_terminates)
     draws, sampling = (1, "iid") if replayed else (16, "stratified")
     successors = EnsembleSuccessors(model_env, num_next_states=draws, sampling=sampling)

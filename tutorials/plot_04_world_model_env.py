@@ -22,7 +22,7 @@ from torchrl.envs.utils import check_env_specs
 
 from eqr_torchrl.data import make_replay_buffer
 from eqr_torchrl.envs import ModelBasedEnv, make_env, termination_for
-from eqr_torchrl.world_models import GaussianEnsemble, WorldModelFit
+from eqr_torchrl.world_models import FixedStepsFit, GaussianEnsemble
 
 BLUE, ORANGE = "#0072B2", "#D55E00"  # told apart by all common kinds of colour vision
 plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
@@ -41,7 +41,7 @@ print(len(replay), "transitions; angle cosine, sine, speed:", env.observation_sp
 # bootstrap sample, and its own early stopping. They train as one batched network.
 
 world_model = GaussianEnsemble(3, 1, num_members=5, num_cells=(100, 100))
-report = WorldModelFit(world_model, lr=1e-3, max_epochs=100)(replay[:])
+report = FixedStepsFit(world_model, num_steps=400)(replay[:])
 print({name: value for name, value in report.items() if not isinstance(value, list)})
 
 # %%

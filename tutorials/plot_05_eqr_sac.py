@@ -29,7 +29,7 @@ from eqr_torchrl.modules import make_actor, make_critic
 from eqr_torchrl.objectives import EpistemicQuantileLoss, make_optimizer, make_update
 from eqr_torchrl.testing import toy_env
 from eqr_torchrl.utility import MeanUtility
-from eqr_torchrl.world_models import GaussianEnsemble, WorldModelFit
+from eqr_torchrl.world_models import FixedStepsFit, GaussianEnsemble
 
 BLUE, ORANGE = "#0072B2", "#D55E00"  # told apart by all common kinds of colour vision
 plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
@@ -49,7 +49,7 @@ env, eval_env = (toy_env(2, 2, noise=0.02, max_steps=20) for _ in range(2))
 actor = make_actor(env, num_cells=(32, 32))
 critic = make_critic(env, num_quantiles=15, num_cells=(64, 64))
 world_model = GaussianEnsemble(2, 2, num_members=5, num_cells=(32, 32))
-fit = WorldModelFit(world_model, lr=3e-3, batch_size=64, max_epochs=30)
+fit = FixedStepsFit(world_model, num_steps=60, lr=3e-3, batch_size=64)
 model_env = ModelBasedEnv(world_model, env, termination_fn=never_terminates)
 replay = make_replay_buffer(10_000)
 model_buffer = make_model_buffer(10_000, batch_size=128)

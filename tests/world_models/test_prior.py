@@ -6,7 +6,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from eqr_torchrl.world_models import GaussianEnsemble, RandomPrior, WorldModelFit
+from eqr_torchrl.world_models import FixedStepsFit, GaussianEnsemble, RandomPrior
 
 
 def transitions(rows: int, *, reward_scale: float = 1.0) -> TensorDict:
@@ -16,9 +16,9 @@ def transitions(rows: int, *, reward_scale: float = 1.0) -> TensorDict:
     return TensorDict({"observation": state, "action": action, "next": successors}, [rows])
 
 
-def fitted(data: TensorDict, max_epochs: int = 40, **kwargs) -> GaussianEnsemble:
+def fitted(data: TensorDict, num_steps: int = 600, **kwargs) -> GaussianEnsemble:
     model = GaussianEnsemble(2, 1, num_members=5, num_cells=(64, 64), **kwargs)
-    WorldModelFit(model, lr=3e-3, batch_size=64, max_epochs=max_epochs)(data)
+    FixedStepsFit(model, num_steps=num_steps, lr=3e-3, batch_size=64)(data)
     return model
 
 
@@ -43,7 +43,7 @@ def test_networks_of_members_differ_and_hold_no_parameters():
 
 def test_prediction_is_network_plus_prior_in_units_of_the_environment():
     data = transitions(200, reward_scale=100.0)
-    model = fitted(data, max_epochs=1, prior_scale=0.5, reward_prior_scale=30.0)
+    model = fitted(data, num_steps=5, prior_scale=0.5, reward_prior_scale=30.0)
     x = model.normalizer(torch.cat([data["observation"], data["action"]], -1)).expand(5, -1, -1)
     targets = torch.cat([data["next", "observation"] - data["observation"], data["next", "reward"]], -1)
     # sigma_y^2 = std^2 + b^2: for the change of state b = 0.5 std, for the reward b = 30

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from eqr_torchrl.world_models import GaussianEnsemble, WorldModelFit
+from eqr_torchrl.world_models import EarlyStoppingFit, FixedStepsFit, GaussianEnsemble
 
 
 def transitions(rows: int, *, reward_scale: float = 1.0) -> TensorDict:
@@ -27,8 +27,8 @@ def predict(model: GaussianEnsemble, data: TensorDict) -> tuple[torch.Tensor, to
 
 @pytest.mark.parametrize("reward_scale", [0.001, 1.0, 10_000.0])
 def test_rewards_of_any_size_are_learnt_alike(reward_scale):
-    model = GaussianEnsemble(3, 1, num_members=3, num_cells=(64, 64))
-    WorldModelFit(model, lr=3e-3, batch_size=128, patience=40, max_epochs=40)(
+    model = GaussianEnsemble(3, 1, num_members=3, num_cells=(100, 100, 100))
+    FixedStepsFit(model, num_steps=40 * 2000 // 64, lr=2e-3, batch_size=64)(  # 40 epochs
         transitions(2000, reward_scale=reward_scale)
     )
     fresh = transitions(1000, reward_scale=reward_scale)
@@ -39,7 +39,7 @@ def test_rewards_of_any_size_are_learnt_alike(reward_scale):
 
 def test_an_entry_that_never_changes_is_predicted_as_it_is_without_noise():
     model = GaussianEnsemble(3, 1, num_members=2, num_cells=(8,))
-    WorldModelFit(model, max_epochs=1)(transitions(50, reward_scale=0.0))
+    FixedStepsFit(model, num_steps=5)(transitions(50, reward_scale=0.0))
     far = TensorDict({"observation": 10 * torch.randn(7, 3), "action": torch.zeros(7, 1)}, [7])
     loc, scale = predict(model, far)
     torch.testing.assert_close(loc[..., 2], far["observation"][:, 2].expand(2, -1), rtol=0, atol=0)
@@ -57,7 +57,7 @@ def test_metrics_are_in_units_of_the_environment():
     for data in (small, large):
         torch.manual_seed(0)
         model = GaussianEnsemble(3, 1, num_members=2, num_cells=(8,))
-        metrics.append(WorldModelFit(model, max_epochs=3)(data, generator=torch.Generator().manual_seed(1)))
+        metrics.append(EarlyStoppingFit(model, max_epochs=3)(data, generator=torch.Generator().manual_seed(1)))
     ratio = torch.tensor(metrics[1]["validation_mse"]) / torch.tensor(metrics[0]["validation_mse"])
     torch.testing.assert_close(ratio, torch.full((2,), 1e4), rtol=1e-2, atol=0)
     difference = torch.tensor(metrics[1]["validation_nll"]) - torch.tensor(metrics[0]["validation_nll"])
@@ -67,5 +67,45 @@ def test_metrics_are_in_units_of_the_environment():
 def test_published_form_leaves_targets_in_units_of_the_environment():
     data = transitions(50, reward_scale=100.0)
     model = GaussianEnsemble(3, 1, num_members=2, num_cells=(8,), normalize_targets=False)
-    WorldModelFit(model, max_epochs=1)(data)
+    FixedStepsFit(model, num_steps=5)(data)
     assert (model.target_scale == 1).all() and (model.target_mean == 0).all()
+
+
+def goal() -> TensorDict:
+    """One transition far out whose reward is 50 where all others are between -1 and 1."""
+    row = transitions(1)
+    row["observation"], row["action"] = torch.tensor([[3.0, 3.0, 3.0]]), torch.zeros(1, 1)
+    row["next"]["observation"] = torch.tensor([[2.7, 2.7, 3.0]])
+    row["next"]["reward"] = torch.tensor([[50.0]])
+    return row
+
+
+def test_a_goal_seen_once_is_learned_and_kept_and_costs_the_rest_little():
+    elsewhere = transitions(1000)
+    elsewhere = elsewhere[elsewhere["observation"][:, :2].amax(-1) < 1.0]  # not beside the goal
+    target = torch.cat([elsewhere["next", "observation"], elsewhere["next", "reward"]], -1)
+    errors = {}
+    for threshold in (None, 3.0):
+        torch.manual_seed(1)
+        model = GaussianEnsemble(3, 1, num_members=3, num_cells=(100, 100))
+        fit, data = FixedStepsFit(model, lr=2e-3, rare_threshold=threshold), torch.cat([transitions(3999), goal()])
+        for later in range(11):
+            if later:
+                data = torch.cat([data, transitions(100)])
+            fit(data)
+            reward = predict(model, goal())[0][..., -1]
+            if threshold is not None and later in (0, 10):
+                assert (reward > 25.0).all() and (reward < 75.0).all()
+        errors[threshold] = (predict(model, elsewhere)[0] - target).square().mean().sqrt()
+    assert errors[3.0] < 1.2 * errors[None]
+
+
+def test_rare_rows_count_as_often_as_they_exceed_the_threshold():
+    # 100 zeros and one 1: mean 0.0099, deviation sqrt(0.0098) = 0.099, so it lies 10 deviations out: 10 / 3
+    model = GaussianEnsemble(3, 1, num_members=2, num_cells=(8,))
+    targets = torch.zeros(101, 4)
+    targets[7, 3] = 1.0
+    weights = FixedStepsFit(model).row_weights(targets)
+    torch.testing.assert_close(weights[7], torch.tensor(10 / 3), rtol=1e-3, atol=0)
+    assert (weights[torch.arange(101) != 7] == 1).all()
+    assert (FixedStepsFit(model, rare_threshold=None).row_weights(targets) == 1).all()
