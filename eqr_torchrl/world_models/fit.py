@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from eqr_torchrl.functional import gaussian_nll
+from eqr_torchrl.functional import gaussian_nll, onednn_products
 from eqr_torchrl.world_models._active_members import ActiveMembers
 from eqr_torchrl.world_models._transitions import regression_data
 from eqr_torchrl.world_models.gaussian import GaussianEnsemble
@@ -103,6 +103,7 @@ class WorldModelFit:
         self.min_likelihood_improvement = min_likelihood_improvement
         self.keep_initial, self.max_epochs = keep_initial, max_epochs
 
+    @onednn_products()
     def __call__(
         self,
         data: TensorDictBase,
