@@ -24,20 +24,39 @@ def parse_arguments(description: str) -> argparse.Namespace:
     return arguments
 
 
-def time_alternately(candidates: dict[str, Callable[[], object]], rounds: int, *, warmup: int = 3) -> dict[str, float]:
-    """Median seconds of each candidate; they take turns, so that a busy moment of the machine meets all of them."""
+def sample_alternately(
+    candidates: dict[str, Callable[[], object]], rounds: int, *, warmup: int = 3
+) -> dict[str, list[float]]:
+    """Seconds of each call; candidates take turns, so that a busy moment of the machine meets all of them.
+
+    With one thread they are seconds of CPU time, which other processes lengthen less than those of the clock.
+    """
+    clock = time.perf_counter if torch.cuda.is_available() or torch.get_num_threads() > 1 else time.process_time
     for run in candidates.values():
         for _ in range(warmup):
             run()
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(rounds):
         for name, run in candidates.items():
-            start = time.perf_counter()
+            start = clock()
             run()
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
-            seconds[name].append(time.perf_counter() - start)
+            seconds[name].append(clock() - start)
+    return seconds
+
+
+def time_alternately(candidates: dict[str, Callable[[], object]], rounds: int, *, warmup: int = 3) -> dict[str, float]:
+    """Median seconds of each candidate, of :func:`sample_alternately`."""
+    seconds = sample_alternately(candidates, rounds, warmup=warmup)
     return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def instruction_set() -> str:
+    """What products of matrices can use on this CPU."""
+    capabilities = torch.cpu.get_capabilities()
+    has_bf16 = capabilities.get("avx512_bf16") or capabilities.get("amx_bf16")
+    return torch.backends.cpu.get_cpu_capability() + (" and bf16" if has_bf16 else "")
 
 
 def print_table(rows: list[tuple[str, ...]], header: tuple[str, ...]) -> None:
@@ -47,10 +66,13 @@ def print_table(rows: list[tuple[str, ...]], header: tuple[str, ...]) -> None:
     for row in rows:
         cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
         print("  ".join(cells))
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{torch.get_num_threads()} CPU threads"
+    if torch.cuda.is_available():
+        device = torch.cuda.get_device_name()
+    else:
+        device = f"{torch.get_num_threads()} CPU thread(s) with {instruction_set()}"
     print(f"medians; torch {torch.__version__}, {device}, Python {platform.python_version()}")
 
 
-def print_json(figures: dict[str, float]) -> None:
+def print_json(figures: dict[str, float | str]) -> None:
     """The figures as one line."""
-    print(json.dumps({name: round(value, 4) for name, value in figures.items()}))
+    print(json.dumps({n: value if isinstance(value, str) else round(value, 4) for n, value in figures.items()}))

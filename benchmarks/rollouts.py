@@ -14,6 +14,7 @@ from _timing import parse_arguments, print_json, print_table, time_alternately
 
 from eqr_torchrl import GaussianEnsemble, ModelBasedEnv, branched_rollout, make_actor, make_model_buffer
 from eqr_torchrl.envs import never_terminates
+from eqr_torchrl.functional import onednn_products
 from eqr_torchrl.testing import toy_env
 
 S, A, M, STARTS, HORIZON = 24, 6, 5, 8192, 5
@@ -41,6 +42,10 @@ def main() -> None:
         for _ in range(repeats):
             torch.mm(left, right)
 
+    def onednn_product() -> None:
+        with onednn_products():
+            product()
+
     def roll(member: Literal["fixed", "resampled"]):
         model_env = ModelBasedEnv(world_model, env, termination_fn=never_terminates, member=member)
         return lambda: branched_rollout(
@@ -48,20 +53,27 @@ def main() -> None:
         )
 
     seconds = time_alternately(
-        {"product": product, "fixed": roll("fixed"), "resampled": roll("resampled")},
+        {"product": product, "onednn": onednn_product, "fixed": roll("fixed"), "resampled": roll("resampled")},
         min(arguments.rounds, 5),
         warmup=1,
     )
-    peak = repeats * product_flops / seconds["product"]
-    rows, figures = [("matrix product 4096 x 200 x 200", "", f"{peak / 1e9:.0f}", "100 %")], {"peak_gflops": peak / 1e9}
+    peak, onednn_peak = (repeats * product_flops / seconds[name] for name in ("product", "onednn"))
+    rows = [
+        ("matrix product 4096 x 200 x 200, PyTorch's default", "", f"{peak / 1e9:.0f}", "100%", ""),
+        ("the same by oneDNN", "", f"{onednn_peak / 1e9:.0f}", f"{onednn_peak / peak:.0%}", "100%"),
+    ]
+    figures = {"peak_gflops": peak / 1e9, "onednn_peak_gflops": onednn_peak / 1e9}
     for member in ("fixed", "resampled"):
         rate = total / seconds[member]
-        share = rate * flops_per_row() / peak
-        rows.append(
-            (f"rollouts, {member} member", f"{rate:,.0f}", f"{rate * flops_per_row() / 1e9:.0f}", f"{share:.0%}")
-        )
-        figures |= {f"{member}_rows_per_second": rate, f"{member}_share_of_peak": share}
-    print_table(rows, ("work", "rows/s", "GFLOP/s", "of the product's rate"))
+        flops = rate * flops_per_row()
+        shares = flops / peak, flops / onednn_peak
+        rows.append((f"rollouts, {member} member", f"{rate:,.0f}", f"{flops / 1e9:.0f}", *(f"{s:.0%}" for s in shares)))
+        figures |= {
+            f"{member}_rows_per_second": rate,
+            f"{member}_share_of_peak": shares[0],
+            f"{member}_share_of_onednn_peak": shares[1],
+        }
+    print_table(rows, ("work", "rows/s", "GFLOP/s", "of the product's rate", "of oneDNN's"))
     if arguments.json:
         print_json(figures)
 

@@ -12,6 +12,7 @@ from torchrl.data import ReplayBuffer
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from eqr_torchrl.envs.model_based import ModelBasedEnv
+from eqr_torchrl.functional import onednn_products
 
 TRANSITION_KEYS = (
     "observation",
@@ -24,6 +25,7 @@ TRANSITION_KEYS = (
 
 
 @torch.no_grad()
+@onednn_products()
 def branched_rollout(
     model_env: ModelBasedEnv,
     policy: Callable[[TensorDictBase], TensorDictBase],

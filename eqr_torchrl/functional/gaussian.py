@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import logsigmoid, softplus
 
 
 def soft_clamp(value: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
@@ -94,20 +94,22 @@ def stratified_normal(
     num_strata = shape[dim]
     if num_strata == 1:
         return torch.randn(shape, device=device, dtype=dtype, generator=generator)
-    rest = shape[:dim] + shape[dim:][1:]
-    order = _random_permutations(rest, num_strata, device, generator).to(dtype).movedim(-1, dim)
-    offset = torch.rand(shape, device=device, dtype=dtype, generator=generator)
+    before, after = shape[:dim].numel(), shape[dim:][1:].numel()
+    order = _random_permutations(before, num_strata, after, device, generator).to(dtype)
+    offset = torch.rand(order.shape, device=device, dtype=dtype, generator=generator)
     # erfinv(2 u - 1) sqrt(2) is the inverse CDF; it is infinite at -1 and 1, which rounding could reach
     edge = 1 - torch.finfo(dtype).eps
-    return ((order + offset) * (2 / num_strata) - 1).clamp_(-edge, edge).erfinv_() * math.sqrt(2)
+    uniform = offset.add_(order).mul_(2 / num_strata).sub_(1).clamp_(-edge, edge)
+    return uniform.erfinv_().mul_(math.sqrt(2)).view(shape)
 
 
-def _random_permutations(shape: torch.Size, size: int, device, generator: torch.Generator | None) -> Tensor:
-    """A uniformly random permutation of ``range(size)`` for each entry, shape ``[*shape, size]``."""
+def _random_permutations(before: int, size: int, after: int, device, generator: torch.Generator | None) -> Tensor:
+    """Shape ``[before, size, after]``: uniformly random permutations of ``range(size)`` along the middle dimension."""
     if size > _LARGEST_TABLE:
-        return torch.rand((*shape, size), device=device, generator=generator).argsort(-1)
+        return torch.rand((before, after, size), device=device, generator=generator).argsort(-1).transpose(1, 2)
     table = _all_permutations(size, device)  # a look-up is several times cheaper than a sort
-    return table[torch.randint(len(table), shape, device=device, generator=generator)]
+    column = torch.randint(table.shape[1], (before, 1, after), device=device, generator=generator)
+    return table.expand(before, *table.shape).gather(-1, column.expand(-1, size, -1))
 
 
 _LARGEST_TABLE = 6  # 720 permutations
@@ -115,7 +117,8 @@ _LARGEST_TABLE = 6  # 720 permutations
 
 @lru_cache
 def _all_permutations(size: int, device) -> Tensor:
-    return torch.tensor(list(itertools.permutations(range(size))), device=device)
+    """Shape ``[size, size!]``, as floating numbers, which are cheaper to add."""
+    return torch.tensor(list(itertools.permutations(range(size))), device=device, dtype=torch.float32).T.contiguous()
 
 
 def tanh_normal(loc: Tensor, scale: Tensor, noise: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,7 +128,7 @@ def tanh_normal(loc: Tensor, scale: Tensor, noise: Tensor, low: Tensor, high: Te
               \log \pi(a) = \sum_d \log \mathcal N(u_d) - \log \tfrac{h_d - l_d}{2} - \log(1 - \tanh^2 u_d)
 
     The density is that of the action in environment units. The last term is computed as
-    :math:`2 (\log 2 - u - \mathrm{softplus}(-2u))`, which stays exact where tanh saturates (appendix C of
+    :math:`2 (\log 2 - u + \log \sigma(2u))`, which stays exact where tanh saturates (appendix C of
     `Haarnoja et al. (2018) <https://arxiv.org/abs/1801.01290>`_).
 
     Args:
@@ -143,9 +146,10 @@ def tanh_normal(loc: Tensor, scale: Tensor, noise: Tensor, low: Tensor, high: Te
         >>> tanh_normal(loc, scale, noise, torch.tensor([-2.0]), torch.tensor([2.0]))  # log N(0) - log 2
         (tensor([0.]), tensor(-1.6121))
     """
-    pre_tanh = loc + scale * noise
+    twice = 2 * torch.addcmul(loc, scale, noise)
     half_range = (high - low) / 2
-    action = (high + low) / 2 + half_range * torch.tanh(pre_tanh)
-    log_slope = 2 * (math.log(2) - pre_tanh - softplus(-2 * pre_tanh))
-    log_density = -0.5 * noise.square() - scale.log() - 0.5 * math.log(2 * math.pi) - half_range.log() - log_slope
-    return action, log_density.sum(-1)
+    action = torch.addcmul(low, high - low, twice.sigmoid())  # tanh(u) = 2 sigmoid(2u) - 1
+    log_slope = 2 * logsigmoid(twice) - twice  # without its constant 2 log 2
+    log_density = torch.addcmul(-scale.log() - log_slope, noise, noise, value=-0.5)
+    constant = 0.5 * math.log(2 * math.pi) + 2 * math.log(2) + half_range.log()
+    return action, log_density.sum(-1) - constant.expand(log_density.shape[-1:]).sum()

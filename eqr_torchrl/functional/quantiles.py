@@ -48,7 +48,7 @@ class _SortedQuantileHuber(torch.autograd.Function):
         cuts = torch.cat([quantiles - kappa, quantiles, quantiles + kappa], -1) if kappa > 0 else quantiles
         # Number of targets strictly below each cut. A target within rounding of theta +- kappa may fall to either side:
         # value and slope are continuous there.
-        index = torch.searchsorted(sorted_targets, cuts)
+        index = _count_below(sorted_targets, cuts)
         first = torch.nn.functional.pad(y.cumsum(-1), (1, 0))
         total, sums, counts = first[..., -1:], first.gather(-1, index), index.double()
         if kappa > 0:
@@ -86,6 +86,21 @@ def _sorted(values: Tensor) -> Tensor:
     if traced or values.dtype not in (torch.float32, torch.float64):
         return values.sort(dim=-1).values
     return torch.from_numpy(np.sort(values.detach().numpy(), axis=-1))  # vectorised: up to 50 times faster
+
+
+def _count_below(increasing: Tensor, cuts: Tensor) -> Tensor:
+    """How many of the increasing values, shape ``[*B, J]``, are below each of the cuts, shape ``[*B, C]``."""
+    if torch.compiler.is_compiling() or increasing.device.type != "cpu":
+        return torch.searchsorted(increasing, cuts)
+    # the same bisection for all cuts at once, which the CPU does not have to predict: up to three times faster
+    num_values = increasing.shape[-1]
+    step = 1 << num_values.bit_length() >> 1
+    padded = torch.nn.functional.pad(increasing, (0, 2 * step - 1 - num_values), value=float("inf"))
+    count = torch.zeros(cuts.shape, dtype=torch.int64)
+    while step:
+        count += (padded.gather(-1, count + (step - 1)) < cuts) * step
+        step >>= 1
+    return count
 
 
 def quantile_huber_loss(quantiles: Tensor, targets: Tensor, levels: Tensor, *, kappa: float = 1.0) -> Tensor:

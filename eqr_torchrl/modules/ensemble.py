@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +49,11 @@ class EnsembleLinear(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Maps ``[M, B, in_features]`` to ``[M, B, out_features]``, member by member."""
         return torch.baddbmm(self.bias, inputs, self.weight)
+
+    def rounded(self) -> Callable[[Tensor], Tensor]:
+        """This layer with its product in bfloat16, as a function of float32 inputs, weights converted once."""
+        weight, bias = self.weight.bfloat16(), self.bias.bfloat16()
+        return lambda inputs: torch.baddbmm(bias, inputs.bfloat16(), weight).to(inputs.dtype)
 
     def extra_repr(self) -> str:
         """Sizes shown when the module is printed."""

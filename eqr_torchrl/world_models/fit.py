@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from eqr_torchrl.functional import gaussian_nll
+from eqr_torchrl.functional import gaussian_nll, onednn_products
 from eqr_torchrl.world_models._transitions import regression_data
 from eqr_torchrl.world_models.gaussian import GaussianEnsemble
 
@@ -61,6 +61,7 @@ class WorldModelFit(ABC):
         self.optimizer = torch.optim.Adam(world_model.parameters(), lr=lr, weight_decay=weight_decay, fused=True)
         self.batch_size, self.variance_weight = batch_size, variance_weight
 
+    @onednn_products()
     def __call__(
         self,
         data: TensorDictBase,

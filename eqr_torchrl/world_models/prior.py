@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from eqr_torchrl.modules.ensemble import EnsembleLinear
+from eqr_torchrl.modules.layers import Tanh
 
 
 class RandomPrior(nn.Module):
@@ -54,8 +55,8 @@ class RandomPrior(nn.Module):
     @torch.no_grad()
     def forward(self, inputs: Tensor) -> Tensor:
         """Values ``[M, B, D]`` at ``inputs``, shape ``[M, B, in_features]``, without gradient."""
-        hidden = inputs
+        hidden, tanh = inputs, Tanh()
         for i in range(self.num_layers):
             hidden = torch.baddbmm(self.get_buffer(f"bias_{i}"), hidden, self.get_buffer(f"weight_{i}"))
-            hidden = hidden.tanh() if i < self.num_layers - 1 else hidden
+            hidden = tanh(hidden) if i < self.num_layers - 1 else hidden
         return hidden

@@ -51,3 +51,15 @@ def test_members_start_different():
 def test_sizes_must_be_positive(sizes):
     with pytest.raises(ValueError, match="must be positive, got"):
         EnsembleLinear(*sizes)
+
+
+def test_a_rounded_layer_is_the_product_of_rounded_factors():
+    layer = EnsembleLinear(3, 4, 2)
+    torch.nn.init.normal_(layer.bias)
+    x = torch.randn(3, 7, 4)
+    factors = (value.detach().bfloat16().double() for value in (x, layer.weight, layer.bias))
+    x_rounded, weight, bias = factors
+    rounded = layer.rounded()(x)
+    # 8 bits of the result, and float32 sums
+    torch.testing.assert_close(rounded.double(), x_rounded @ weight + bias, rtol=2**-8, atol=2**-8)
+    assert rounded.dtype == torch.float32

@@ -8,6 +8,7 @@ from tensordict import TensorDict
 from eqr_torchrl.modules import MLP, make_actor, make_critic
 from eqr_torchrl.objectives import EpistemicQuantileLoss
 from eqr_torchrl.testing import toy_env
+from eqr_torchrl.world_models import GaussianEnsemble, WorldModelFit
 
 S, A, B, M, K = 8, 2, 32, 5, 4
 
@@ -49,3 +50,19 @@ def test_bf16_moves_target_quantiles_by_less_than_a_tenth_of_their_own_noise():
     change = torch.stack([target(seed, bf16=True) for seed in range(20)]) - draws
     noise = draws.std(0).square().mean().sqrt()
     assert 0 < change.square().mean().sqrt() < 0.1 * noise
+
+
+def test_bf16_moves_predictions_by_less_than_the_noise_of_a_fitted_model():
+    torch.manual_seed(0)
+    env = toy_env()  # noise of 0.01 on states of order one
+    data = env.rollout(400, break_when_any_done=False)
+    model = GaussianEnsemble(3, 1, num_members=3, num_cells=(64, 64, 64), precision="bf16")
+    WorldModelFit(model, max_epochs=30)(data)
+    state, action = (data[key].expand(3, 400, -1) for key in ("observation", "action"))
+    with torch.no_grad():
+        loc, scale = model(state, action)
+        model.uses_bf16 = False
+        exact_loc, exact_scale = model(state, action)
+    change = (loc - exact_loc).abs()
+    assert 0 < (change / exact_scale).mean() < 0.1
+    torch.testing.assert_close(scale, exact_scale, rtol=0.05, atol=0)

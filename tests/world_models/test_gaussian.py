@@ -13,7 +13,7 @@ from eqr_torchrl.world_models import GaussianEnsemble, make_world_model
 
 
 def toy_ensemble(**kwargs) -> GaussianEnsemble:
-    model = GaussianEnsemble(3, 2, **{"num_members": 4, "num_cells": (16, 8), **kwargs})
+    model = GaussianEnsemble(3, 2, **{"num_members": 4, "num_cells": (16, 8), "precision": "fp32", **kwargs})
     model.normalizer.update(torch.randn(50, 5) * 2 + 1)
     for layer in model.layers:
         nn.init.normal_(layer.bias)
