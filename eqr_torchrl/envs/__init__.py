@@ -8,6 +8,7 @@ from eqr_torchrl.envs.lookup import import_by_name
 from eqr_torchrl.envs.model_based import ModelBasedEnv
 from eqr_torchrl.envs.real import make_env
 from eqr_torchrl.envs.resume import ResumableEpisode
+from eqr_torchrl.envs.reward_bounds import reward_bounds
 from eqr_torchrl.envs.tasks import PAPER_DMC_TASKS
 from eqr_torchrl.envs.terminations import (
     TerminationFn,
@@ -41,6 +42,7 @@ __all__ = [
     "make_env",
     "mountain_car_terminates",
     "never_terminates",
+    "reward_bounds",
     "termination_for",
     "walker2d_terminates",
 ]

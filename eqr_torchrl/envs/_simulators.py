@@ -17,6 +17,7 @@ from torchrl.envs import DMControlWrapper, EnvBase, GymLikeEnv, GymWrapper, Para
 
 from eqr_torchrl.envs._spaces import check_gym_spaces
 from eqr_torchrl.envs.lookup import import_by_name
+from eqr_torchrl.envs.reward_bounds import spec_bounds
 from eqr_torchrl.envs.tasks import PAPER_DMC_TASKS
 from eqr_torchrl.envs.transforms import VectorObservation
 
@@ -32,6 +33,7 @@ class VectorReader(GymLikeEnv):
 
     def _make_specs(self, env: Any, *args: Any) -> None:
         super()._make_specs(env, *args)  # pyright: ignore[reportAbstractUsage]
+        self.simulator_reward_bounds = spec_bounds(self)
         vector = VectorObservation(list(self.observation_spec.keys(True, True)))
         self._entries = list(vector.in_keys)
         self.observation_spec = vector.transform_observation_spec(self.observation_spec)
@@ -189,7 +191,10 @@ def _open_dmc(name: str, max_episode_steps: int | None, arguments: dict[str, Any
         raise ValueError(f"{name} does not take {', '.join(arguments)}: {error}.") from error
     if (domain, task) == ("quadruped", "escape"):
         _render_only_on_request(raw)
-    return _DMControl(raw)
+    env = _DMControl(raw)
+    if domain != "lqr":  # all other tasks of the suite have rewards in [0, 1]
+        env.simulator_reward_bounds = torch.tensor([0.0, 1.0])
+    return env
 
 
 def _render_only_on_request(raw: Any) -> None:

@@ -113,13 +113,13 @@ class ActionCost(Transform):
         if not 0.0 <= cost < float("inf"):
             raise ValueError(f"cost must be a finite number of at least 0: got {cost}.")
         super().__init__(in_keys=[reward_key], out_keys=[reward_key])
-        self.cost, self._action_key, self._reward_key = float(cost), action_key, reward_key
+        self.cost, self.action_key, self._reward_key = float(cost), action_key, reward_key
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         return next_tensordict
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        reward, action = next_tensordict.get(self._reward_key), tensordict.get(self._action_key)
+        reward, action = next_tensordict.get(self._reward_key), tensordict.get(self.action_key)
         effort = action.to(reward.dtype).square().sum(-1, keepdim=True)  # [*B, A] -> [*B, 1]
         return next_tensordict.set(self._reward_key, reward - self.cost * effort)
 
