@@ -3,89 +3,17 @@
 from __future__ import annotations
 
 import difflib
-import math
 import sys
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase
-from torch import Tensor
-from torchrl.envs import DMControlWrapper, EnvBase, GymLikeEnv, GymWrapper, ParallelEnv, SerialEnv, TransformedEnv
+from torchrl.envs import DMControlWrapper, EnvBase, GymWrapper, ParallelEnv, SerialEnv, TransformedEnv
 
+from eqr_torchrl.envs._readers import DMControlReader, GymnasiumReader
 from eqr_torchrl.envs._spaces import check_gym_spaces
 from eqr_torchrl.envs.lookup import import_by_name
-from eqr_torchrl.envs.reward_bounds import spec_bounds
 from eqr_torchrl.envs.tasks import PAPER_DMC_TASKS
-from eqr_torchrl.envs.transforms import VectorObservation
-
-
-class VectorReader(GymLikeEnv):
-    """Reads a simulator straight into float32 vectors: saves a quarter of a step against transforming afterwards.
-
-    Both directions copy. A simulator may reuse its observation array, and may clip or scale its argument in place,
-    without rewriting what the replay buffer holds.
-    """
-
-    _action_dtype: Any = np.float64
-
-    def _make_specs(self, env: Any, *args: Any) -> None:
-        super()._make_specs(env, *args)  # pyright: ignore[reportAbstractUsage]
-        self.simulator_reward_bounds = spec_bounds(self)
-        vector = VectorObservation(list(self.observation_spec.keys(True, True)))
-        self._entries = list(vector.in_keys)
-        self.observation_spec = vector.transform_observation_spec(self.observation_spec)
-        self.full_reward_spec = vector.transform_reward_spec(self.full_reward_spec)
-        self.full_action_spec = vector.transform_action_spec(self.full_action_spec)
-
-    def read_action(self, action: Tensor) -> np.ndarray:
-        return action.detach().cpu().numpy().astype(self._action_dtype)
-
-    def read_obs(self, observations: Any) -> dict[str, Any]:
-        if isinstance(observations, Mapping):
-            observations = np.concatenate([np.ravel(observations[key]) for key in self._entries])
-        return {"observation": torch.from_numpy(np.ravel(observations).astype(np.float32))}
-
-    def read_reward(self, reward: Any) -> Tensor:
-        return torch.as_tensor(reward, dtype=torch.float32).reshape(1)
-
-
-class _Gymnasium(VectorReader, GymWrapper):
-    def _make_specs(self, env: Any, *args: Any) -> None:
-        super()._make_specs(env, *args)
-        self._action_dtype = env.action_space.dtype
-
-    def _set_seed(self, seed: int | None) -> None:
-        self.reset(seed=seed)
-
-    def _reset_output_transform(self, reset_data: Any) -> tuple[Any, Any]:
-        if not isinstance(reset_data, tuple) or len(reset_data) != 2:
-            raise RuntimeError(f"reset must return (observation, info), as in Gymnasium: got {_shape(reset_data)}.")
-        return reset_data
-
-    def _output_transform(self, step_outputs_tuple: Any) -> tuple[Any, ...]:
-        if not isinstance(step_outputs_tuple, tuple) or len(step_outputs_tuple) != 5:
-            raise RuntimeError(
-                "step must return (observation, reward, terminated, truncated, info), as in Gymnasium: got "
-                f"{_shape(step_outputs_tuple)}."
-            )
-        observation, reward, terminated, truncated, info = step_outputs_tuple
-        terminated, truncated = bool(terminated), bool(truncated)
-        return observation, reward, terminated, truncated, terminated or truncated, info
-
-
-class _DMControl(VectorReader, DMControlWrapper):
-    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        from dm_control.rl.control import PhysicsError
-
-        try:
-            return super()._step(tensordict)
-        except PhysicsError:  # diverged: NonFiniteGuard sees the NaNs and cuts the episode
-            observation, yes = torch.full(self.observation_spec["observation"].shape, math.nan), torch.ones(1).bool()
-            cut = {"done": yes, "truncated": yes.clone(), "terminated": ~yes}
-            return TensorDict({"observation": observation, "reward": torch.zeros(1), **cut}, [])
 
 
 def open_simulator(
@@ -100,6 +28,11 @@ def open_simulator(
             return _open_dmc(env, max_episode_steps, arguments), env, None
         name = env.removeprefix("gym/")
         env = import_by_name(name, None) if ":" in name else None  # "package.module:MyEnv"
+        if isinstance(env, EnvBase) or not (env is None or callable(env)):
+            raise ValueError(
+                f"{name!r} must name a class or a function that builds an environment, since training and evaluation "
+                f"need one each: it names an object of type {type(env).__name__}."
+            )
         if env is None:  # an id, perhaps one that "package.module:" registers
             return _open_gym(name, max_episode_steps, arguments), name, None
     gymnasium: Any = sys.modules.get("gymnasium")  # imported already if env comes from it
@@ -107,13 +40,14 @@ def open_simulator(
     if (is_gym or isinstance(env, EnvBase)) and arguments:
         raise ValueError(f"an environment that is already built takes no arguments: got {', '.join(arguments)}.")
     if isinstance(env, EnvBase):
+        _check_limit(env, max_episode_steps)
         return env, _name_of(env), max_episode_steps
     if is_gym:
         name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
         check_gym_spaces(env, name)
         if max_episode_steps is not None:
-            env = gymnasium.wrappers.TimeLimit(env, max_episode_steps)
-        return _Gymnasium(env), name, None
+            env = gymnasium.wrappers.TimeLimit(_without_time_limit(env), max_episode_steps)
+        return GymnasiumReader(env), name, None
     if callable(env):
         built = env(**arguments)
         if callable(built) and not isinstance(built, EnvBase):
@@ -122,8 +56,31 @@ def open_simulator(
     raise ValueError(f"name must be a name, a gymnasium.Env, a TorchRL environment, or return one: got {env!r}.")
 
 
-def _shape(value: Any) -> str:
-    return f"{len(value)} values" if isinstance(value, tuple) else f"one {type(value).__name__}"
+def _without_time_limit(env: Any) -> Any:
+    import gymnasium
+
+    if isinstance(env, gymnasium.wrappers.TimeLimit):
+        return _without_time_limit(env.env)
+    if isinstance(env, gymnasium.Wrapper):
+        env.env = _without_time_limit(env.env)
+    return env
+
+
+def _check_limit(env: EnvBase, max_episode_steps: int | None) -> None:
+    """A TorchRL environment keeps its own time limit, so that a higher one would have no effect."""
+    base = env
+    while isinstance(base, TransformedEnv):
+        base = base.base_env
+    own = None
+    if isinstance(base, GymWrapper):
+        own = getattr(base._env.spec, "max_episode_steps", None)
+    elif isinstance(base, DMControlWrapper):
+        own = base._env._step_limit
+    if own is not None and max_episode_steps is not None and max_episode_steps > own:
+        raise ValueError(
+            f"max_episode_steps must be at most {own:.0f}, the limit of the TorchRL environment itself: got "
+            f"{max_episode_steps}; for longer episodes pass the name of the environment or its simulator."
+        )
 
 
 def _name_of(env: EnvBase) -> str:
@@ -168,7 +125,7 @@ def _open_gym(name: str, max_episode_steps: int | None, arguments: dict[str, Any
     except TypeError as error:
         raise ValueError(f"{name} does not take {', '.join(arguments)}: {error}.") from error
     check_gym_spaces(env, name)
-    return _Gymnasium(env)
+    return GymnasiumReader(env)
 
 
 def _open_dmc(name: str, max_episode_steps: int | None, arguments: dict[str, Any]) -> EnvBase:
@@ -191,7 +148,7 @@ def _open_dmc(name: str, max_episode_steps: int | None, arguments: dict[str, Any
         raise ValueError(f"{name} does not take {', '.join(arguments)}: {error}.") from error
     if (domain, task) == ("quadruped", "escape"):
         _render_only_on_request(raw)
-    env = _DMControl(raw)
+    env = DMControlReader(raw)
     if domain != "lqr":  # all other tasks of the suite have rewards in [0, 1]
         env.simulator_reward_bounds = torch.tensor([0.0, 1.0])
     return env

@@ -9,7 +9,8 @@ import torch
 from torchrl.envs import EnvBase, TransformedEnv
 from torchrl.envs.transforms import DeviceCastTransform, RewardScaling, StepCounter
 
-from eqr_torchrl.envs._simulators import VectorReader, open_simulator
+from eqr_torchrl.envs._readers import VectorReader
+from eqr_torchrl.envs._simulators import open_simulator
 from eqr_torchrl.envs._spaces import check_specs, observation_leaves
 from eqr_torchrl.envs.guards import NonFiniteGuard
 from eqr_torchrl.envs.transforms import ActionCost, VectorObservation

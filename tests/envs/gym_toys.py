@@ -58,3 +58,35 @@ class Spaces(gymnasium.Env):
 
 def drift_terminates(next_observation: Any, action: Any) -> Any:
     return next_observation[..., 1:2] > 5.0
+
+
+class Counter(gymnasium.Env):
+    """Observes (t, x, last action), pays 1 a step; without an end unless ``limit`` is given.
+
+    ``answer`` maps what a step returns, ``first`` what a reset returns as observation.
+    """
+
+    observation_space = Box(-np.inf, np.inf, (3,))
+    action_space = Box(-1.0, 1.0, (1,))
+
+    def __init__(self, limit: float = np.inf, *, answer: Any = None, first: Any = None) -> None:
+        self.limit, self.answer, self.first = limit, answer or (lambda t, step: step), first or (lambda seen: seen)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.state = np.array([0.0, self.np_random.uniform(), 0.0], dtype=np.float32)
+        return self.first(self.state.copy()), {}
+
+    def step(self, action: np.ndarray) -> Any:
+        self.state[0] += 1
+        self.state[1:] = self.state[1] + 0.1 * float(action[0]), float(action[0])
+        t = int(self.state[0])
+        return self.answer(t, (self.state.copy(), 1.0, False, t >= self.limit, {}))
+
+
+ENV = Counter(10)
+
+
+def shared() -> Counter:
+    """A factory that gives everybody the same simulator."""
+    return ENV
