@@ -17,6 +17,8 @@ from eqr_torchrl.data.sampler import UniformSampler, WholeStorage
 def make_replay_buffer(capacity: int = 100_000, *, batch_size: int = 256, device=None) -> TensorDictReplayBuffer:
     """First-in, first-out buffer of real transitions, sampled uniformly with replacement.
 
+    Rows with a NaN or an infinity, such as those that :class:`~eqr_torchrl.envs.NonFiniteGuard` cut, are left out.
+
     Args:
         capacity: number of transitions kept.
         batch_size: size of a sampled batch, ``B``.
@@ -34,7 +36,9 @@ def make_replay_buffer(capacity: int = 100_000, *, batch_size: int = 256, device
         >>> replay.sample().batch_size
         torch.Size([8])
     """
-    return TensorDictReplayBuffer(**_buffer_parts(capacity, batch_size, device))
+    buffer = TensorDictReplayBuffer(**_buffer_parts(capacity, batch_size, device))
+    buffer.append_transform(_FiniteRows())
+    return buffer
 
 
 def make_model_buffer(
@@ -161,3 +165,15 @@ class _StoredAs(Transform):
         return tensordict.apply(  # pyright: ignore[reportReturnType]
             lambda v: v.clamp(-largest, largest).to(self.dtype) if v.is_floating_point() else v
         )
+
+
+class _FiniteRows(Transform):
+    """Lets only rows whose floating-point entries are all finite into the storage."""
+
+    def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        finite = [value.isfinite() for value in tensordict.values(True, True) if value.is_floating_point()]
+        if all(entry.all() for entry in finite):
+            return tensordict
+        rows = tensordict.shape[0] if tensordict.batch_dims else 1
+        keep = torch.stack([entry.reshape(rows, -1).all(-1) for entry in finite]).all(0)  # [N]
+        return tensordict[keep] if keep.any() else None  # pyright: ignore[reportReturnType]; None: nothing is written

@@ -1,4 +1,4 @@
-"""Watches real transitions for what must never reach a replay buffer unnoticed."""
+"""Checks on the transitions of a real environment, before they reach the simulator or a replay buffer."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import torch
 from tensordict import TensorDictBase
 from torchrl.envs.transforms import Transform
 
+from eqr_torchrl.envs._user_functions import checked_terminations
 from eqr_torchrl.envs.terminations import TerminationFn, never_terminates
 
 
 class NonFiniteGuard(Transform):
-    """Cuts an episode, as a time limit would, when the simulator diverges; stops when the policy does.
+    """Cuts an episode, as a time limit would, when the simulator diverges; raises an error when the policy does.
 
-    If the next observation or the reward is NaN or infinite (a physics error, an overflow), the observation is replaced
-    by the last good one, the reward by zero, the step is marked ``truncated``, and a warning names the environment. A
-    run of days thus survives one bad contact, and nothing non-finite enters the data. A non-finite *action* means that
-    learning itself has diverged: that is an error.
+    If the next observation or the reward is NaN or infinite (a physics error, an overflow), a warning names the
+    environment, the step is marked ``truncated``, its observation is replaced by the last finite one, and its reward is
+    NaN: nothing is known about this transition, and :func:`~eqr_torchrl.data.make_replay_buffer` leaves it out. A run
+    of days thus survives one bad contact. A non-finite *action* means that learning has diverged: that is an error,
+    raised before the simulator is stepped.
 
     Args:
         env_name: named in the messages.
@@ -31,7 +33,7 @@ class NonFiniteGuard(Transform):
         >>> env = TransformedEnv(GymEnv("Pendulum-v1"), NonFiniteGuard("Pendulum-v1"))
         >>> env.step(env.reset().set("action", torch.tensor([float("nan")])))
         Traceback (most recent call last):
-        RuntimeError: the action sent to Pendulum-v1 must be finite: got [nan].
+        RuntimeError: the action for Pendulum-v1 must be finite: the policy returned [nan].
     """
 
     def __init__(self, env_name: str = "the environment") -> None:
@@ -47,14 +49,17 @@ class NonFiniteGuard(Transform):
             raise RuntimeError(f"the first observation of {self.env_name} must be finite: got {observation.tolist()}.")
         return tensordict_reset
 
+    def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
+        action = tensordict.get("action", None)  # a reset has none
+        if action is not None and not torch.isfinite(action).all():
+            raise RuntimeError(f"the action for {self.env_name} must be finite: the policy returned {action.tolist()}.")
+        return tensordict
+
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        action = tensordict.get("action")
         observation, reward = next_tensordict.get("observation"), next_tensordict.get("reward")
         # One cheap number for the common case: a sum is finite only if every term is.
-        if math.isfinite((observation.sum() + reward.sum() + action.sum()).item()):
+        if math.isfinite((observation.sum() + reward.sum()).item()):
             return next_tensordict
-        if not torch.isfinite(action).all():
-            raise RuntimeError(f"the action sent to {self.env_name} must be finite: got {action.tolist()}.")
         bad = ~(torch.isfinite(observation).all(-1, keepdim=True) & torch.isfinite(reward))  # [*B, 1]
         if not bad.any():
             return next_tensordict
@@ -65,7 +70,7 @@ class NonFiniteGuard(Transform):
         )
         last = tensordict.get("observation", torch.zeros_like(observation))
         next_tensordict.set("observation", torch.where(bad, last, observation))
-        next_tensordict.set("reward", torch.where(bad, torch.zeros_like(reward), reward))
+        next_tensordict.set("reward", torch.where(bad, torch.nan, reward))
         next_tensordict.set("done", next_tensordict.get("done") | bad)
         truncated = next_tensordict.get("truncated", None)
         if truncated is not None:
@@ -74,23 +79,25 @@ class NonFiniteGuard(Transform):
 
 
 class TerminationGuard(Transform):
-    """Complains when the real environment and the rule that the world model is told disagree about the end.
+    """Checks in every real step that the termination rule of the world model agrees with the real environment.
 
-    A model that dreams past the end of an episode, or ends where the episode goes on, learns wrong values in silence.
-    Each real step costs one call of the rule; :func:`~eqr_torchrl.envs.check_env` counts disagreements beforehand.
+    A model that continues past the end of an episode, or ends where the episode continues, learns wrong values, and no
+    loss shows it. Each real step costs one call of the rule; :func:`~eqr_torchrl.envs.check_env` counts disagreements
+    beforehand.
 
     Args:
         termination_fn: the function the model environment uses, see :data:`~eqr_torchrl.envs.TerminationFn`.
         env_name: named in the messages.
 
     Raises:
+        ValueError: in a step, if ``termination_fn`` does not return bool of shape ``[*B, 1]``.
         RuntimeError: in a step, if the environment terminates and ``termination_fn`` is ``never_terminates``. Any other
             disagreement is a warning, once.
 
     Examples:
         >>> from eqr_torchrl.envs import make_env, never_terminates
         >>> env = make_env("MountainCarContinuous-v0").append_transform(TerminationGuard(never_terminates))
-        >>> env.rollout(5).shape  # far from the goal: nothing to complain about
+        >>> env.rollout(5).shape  # far from the goal: both say that the episode continues
         torch.Size([5])
     """
 
@@ -106,14 +113,19 @@ class TerminationGuard(Transform):
         never = self.termination_fn is never_terminates
         if self._warned or (never and not terminated.any()):
             return next_tensordict
-        predicted = self.termination_fn(next_tensordict.get("observation"), tensordict.get("action"))
+        predicted = checked_terminations(
+            self.termination_fn, next_tensordict.get("observation"), tensordict.get("action")
+        )
         if not (terminated ^ predicted).any():
             return next_tensordict
-        real, told = ("terminated", "goes on") if (terminated & ~predicted).any() else ("goes on", "has ended")
+        missed = bool((terminated & ~predicted).any())
+        real, rule = ("terminated", "no end") if missed else ("continued", "an end")
         message = (
-            f"{self.env_name} {real} in a state where termination_fn says that it {told}: pass the termination_fn "
-            "of this environment (termination_for(env), or your own) to the model environment."
+            f"{self.env_name} {real} where termination_fn predicted {rule}: pass the rule of this environment "
+            "(termination_for(env), or your own) as termination_fn."
         )
+        if missed and next_tensordict.get("truncated", terminated).any():
+            message += " If a time limit ended the episode, the environment must report it as truncated only."
         if never:
             raise RuntimeError(message)
         warnings.warn(message, RuntimeWarning, stacklevel=2)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torchrl.data import Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase, ModelBasedEnvBase
 
+from eqr_torchrl.envs._user_functions import try_on_zeros
 from eqr_torchrl.envs.terminations import TerminationFn
 from eqr_torchrl.world_models import WorldModel
 
@@ -41,7 +42,8 @@ class ModelBasedEnv(ModelBasedEnvBase):
         generator: source of randomness. Defaults to torch's global one.
 
     Raises:
-        ValueError: if an argument is out of its range, sizes do not fit, or ``reward_fn`` is missing or superfluous.
+        ValueError: if an argument is out of its range, sizes do not fit, ``reward_fn`` is missing or superfluous, or
+            a function or the world model, tried once on zeros, returns another shape or type than it must.
         RuntimeError: on a reset that neither has an observation nor ``start_states``.
 
     Examples:
@@ -89,6 +91,8 @@ class ModelBasedEnv(ModelBasedEnvBase):
                 f"got {world_model.observation_dim}."
             )
         device = next((p.device for p in world_model.parameters()), torch.device("cpu"))
+        zeros = torch.zeros(world_model.num_members, 2, action_spec.shape[-1], device=device)
+        try_on_zeros(world_model, termination_fn, reward_fn, zeros)
         size = torch.Size([world_model.num_members, rows_per_member])
         super().__init__(world_model, device=device, batch_size=size)  # pyright: ignore[reportArgumentType]
         self.termination_fn, self.reward_fn, self.member, self.generator = termination_fn, reward_fn, member, generator

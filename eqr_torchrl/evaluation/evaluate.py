@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import random
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypedDict
@@ -14,6 +14,8 @@ from tensordict import TensorDictBase
 from torch import nn
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type, step_mdp
+
+_ENDLESS = 100_000  # steps
 
 
 class EpisodeRow(TypedDict):
@@ -43,16 +45,19 @@ def evaluate(
         env: one environment: batch size ``[]`` or ``[1]``.
         policy: reads ``observation``, writes ``action``. Modules are run in eval mode and without gradients.
         num_episodes: episodes to run.
-        max_steps: longest episode, in environment steps. An episode also ends where the environment says
-            ``terminated`` or ``truncated``. Defaults to ``None``, for environments that end by themselves.
+        max_steps: longest episode, in environment steps. An episode also ends where the environment reports
+            ``terminated`` or ``truncated``. Defaults to ``None``: the environment must end each episode itself.
         seed: seeds the environment and the global generators for the duration of this call, so that the same policy
-            gets the same rows whatever happened before. Defaults to ``None``: the environment's own generator goes on.
+            gets the same rows whatever happened before. Defaults to ``None``: the environment's own generator
+            continues.
 
     Returns:
-        One row per episode: ``episode`` from 0, ``episode_return`` in units of reward, ``episode_length`` in steps.
+        One row per episode: ``episode`` from 0, ``episode_return`` in units of reward, ``episode_length`` in steps. An
+        episode that :class:`~eqr_torchrl.envs.NonFiniteGuard` cuts has the return up to that step.
 
     Raises:
         ValueError: if ``num_episodes`` or ``max_steps`` is not positive, or ``env`` holds more than one environment.
+        RuntimeError: if ``max_steps`` is ``None`` and an episode has not ended after 100,000 steps.
 
     Examples:
         >>> from torchrl.envs import PendulumEnv
@@ -79,27 +84,37 @@ def evaluate(
         if seed is not None:
             env.set_seed(seed % 2**32)  # numpy, and so DeepMind Control, takes no larger ones
         for episode in range(num_episodes):
-            episode_return, length = _run_episode(env, policy, sys.maxsize if max_steps is None else max_steps)
+            episode_return, length = _run_episode(env, policy, max_steps)
             rows.append({"episode": episode, "episode_return": episode_return, "episode_length": length})
     return rows
 
 
-def _run_episode(env: EnvBase, policy: Callable[[TensorDictBase], TensorDictBase], max_steps: int) -> tuple[float, int]:
+def _run_episode(
+    env: EnvBase, policy: Callable[[TensorDictBase], TensorDictBase], max_steps: int | None
+) -> tuple[float, int]:
     """Return and length of one episode; a plain loop, because ``env.rollout`` costs twice as much for each step."""
     parameter = next(policy.parameters(), None) if isinstance(policy, nn.Module) else None
     policy_device = None if parameter is None else parameter.device
     tensordict = env.reset()
     episode_return, length, done = 0.0, 0, False
-    while not done and length < max_steps:
+    while not done and length != max_steps:
+        if max_steps is None and length == _ENDLESS:
+            raise RuntimeError(
+                f"an episode has not ended after {length:,} steps: pass max_episode_steps to make_env (on a command "
+                "line env.max_episode_steps=1000), or max_steps to evaluate."
+            )
         if policy_device is not None:
             tensordict = tensordict.to(policy_device)
         tensordict = policy(tensordict)
         if env.device is not None:
             tensordict = tensordict.to(env.device)
         tensordict = env.step(tensordict)
-        episode_return += tensordict["next", "reward"].item()
+        reward = tensordict["next", "reward"].item()
         length += 1
         done = tensordict["next", "done"].any().item()  # terminated or truncated
+        if done and math.isnan(reward) and not tensordict["next", "terminated"].any():  # cut by NonFiniteGuard
+            break
+        episode_return += reward
         tensordict = step_mdp(tensordict)
     return episode_return, length
 

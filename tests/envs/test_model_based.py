@@ -262,3 +262,83 @@ def test_a_termination_function_must_be_named(known_model):
 def test_a_reset_to_nowhere_says_what_it_needs(env_of):
     with pytest.raises(RuntimeError, match=r"needs start_states, or a tensordict with an observation: got neither"):
         env_of(start_states=None).reset()
+
+
+def returning(value):
+    def mine(*arguments):
+        return value(*arguments)
+
+    return mine
+
+
+WRONG_TERMINATIONS = [
+    (lambda s, a: (s[..., :1] > 0).float(), r"mine returned float32 of shape \(3, 2, 1\)"),
+    (lambda s, a: s[..., 0] > 0, r"mine returned bool of shape \(3, 2\)"),
+    (lambda s, a: s > 0, r"mine returned bool of shape \(3, 2, 3\)"),
+    (lambda s, a: s[:, :1] > 0, r"mine returned bool of shape \(3, 1, 3\)"),
+    (lambda s, a: False, "mine returned a bool"),
+    (lambda s, a: None, "mine returned None"),
+    (lambda s, a: (s[..., :1] > 0).numpy(), "mine returned a numpy.ndarray"),
+    (lambda s, a: s[..., 7:8].max() > 0, r"mine raised RuntimeError: max\(\)"),
+    (lambda s: s[..., :1] > 0, "mine raised TypeError: .* takes 1 positional argument but 2 were given"),
+]
+WRONG_REWARDS = [
+    (lambda s, a, n: n[..., 0], r"mine returned float32 of shape \(3, 2\)"),
+    (lambda s, a, n: n[..., :1] > 0, r"mine returned bool of shape \(3, 2, 1\)"),
+    (lambda s, a, n: n[..., :1].long(), r"mine returned int64 of shape \(3, 2, 1\)"),
+    (lambda s, a, n: 1.0, "mine returned a float"),
+    (lambda s, a, n: n[..., :1].numpy(), "mine returned a numpy.ndarray"),
+    (lambda s, a: s[..., :1], "mine raised TypeError"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "message"), WRONG_TERMINATIONS)
+def test_a_wrong_termination_function_is_one_sentence_before_the_first_step(env_of, wrong, message):
+    needed = r"termination_fn must return a bool tensor of shape \(3, 2, 1\) for observations \(3, 2, 3\) .*: "
+    with pytest.raises(ValueError, match=needed + message) as error:
+        env_of(termination_fn=returning(wrong))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("wrong", "message"), WRONG_REWARDS)
+def test_a_wrong_reward_function_is_one_sentence_before_the_first_step(env_of, wrong, message):
+    needed = r"reward_fn must return a float tensor of shape \(3, 2, 1\) for observations \(3, 2, 3\) .*: "
+    with pytest.raises(ValueError, match=needed + message) as error:
+        env_of(known_reward=True, reward_fn=returning(wrong))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda loc, scale: loc, r"KnownModel returned float32 of shape \(3, 2, 4\)\."),
+        (lambda loc, scale: (loc, scale, scale), "KnownModel returned .*, .*, .*"),
+        (
+            lambda loc, scale: (loc[0], scale[0]),
+            r"KnownModel returned float32 of shape \(2, 4\), float32 of shape \(2, 4",
+        ),
+        (
+            lambda loc, scale: (loc[..., :3], scale[..., :3]),
+            r"KnownModel returned float32 of shape \(3, 2, 3\)",
+        ),  # no reward
+        (lambda loc, scale: loc[0, 0, 0, 0], "KnownModel raised IndexError"),
+    ],
+)
+def test_a_model_that_predicts_another_shape_is_one_sentence_before_the_first_step(
+    known_model, monkeypatch, wrong, message
+):
+    forward = known_model.forward
+    monkeypatch.setattr(known_model, "forward", lambda self, *arguments: wrong(*forward(self, *arguments)))
+    needed = r"world_model must return the tuple \(mean, standard deviation\), each of shape \(3, 2, 4\) for obs.*: "
+    with pytest.raises(ValueError, match=needed + message) as error:
+        ModelBasedEnv(known_model(DRIFT, REWARD), toy_env(), termination_fn=never_terminates)
+    assert "\n" not in str(error.value)
+
+
+def test_trying_a_model_leaves_it_and_the_global_generator_alone():
+    model = GaussianEnsemble(3, 1, num_members=2, num_cells=(8,))
+    model.register_forward_hook(lambda module, *_: module.register_buffer("seen", torch.rand(1)))
+    before = torch.get_rng_state()
+    ModelBasedEnv(model, toy_env(), termination_fn=never_terminates)
+    assert torch.equal(before, torch.get_rng_state())
+    assert "seen" not in model.state_dict()

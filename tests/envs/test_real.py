@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import sys
 
 import gymnasium
@@ -11,7 +12,9 @@ from gymnasium.spaces import Box, Dict, Discrete
 from torchrl.envs import CatTensors, DMControlEnv, DoubleToFloat, GymEnv, SerialEnv, TransformedEnv
 from torchrl.envs.utils import check_env_specs
 
+from eqr_torchrl.data import make_replay_buffer
 from eqr_torchrl.envs import PAPER_DMC_TASKS, make_env
+from eqr_torchrl.testing import toy_env
 
 # observation entries (S) and actions (A) of the paper's tasks
 DIMS = {
@@ -270,7 +273,8 @@ def test_diverging_simulator_cuts_the_episode():
     expected = torch.tensor([False, False, True, False, False, True, False])
     torch.testing.assert_close(data["next", "truncated"].flatten(), expected)
     assert not data["next", "terminated"].any()
-    assert all(leaf.isfinite().all() for leaf in data.values(True, True))
+    torch.testing.assert_close(data["next", "reward"].isnan().flatten(), expected)
+    assert all(leaf.isfinite().all() for leaf in data.exclude(("next", "reward")).values(True, True))
     torch.testing.assert_close(data["next", "observation"][2], data["observation"][2])  # the last good one
 
 
@@ -290,14 +294,37 @@ def test_physics_error_cuts_the_episode(monkeypatch):
     monkeypatch.setattr(simulator, "step", step)
     with pytest.warns(RuntimeWarning, match="dmc/cheetah-run"):
         data = env.rollout(5, break_when_any_done=False)
-    assert data["next", "truncated"].flatten().tolist() == [False, False, True, False, False]
-    assert all(leaf.isfinite().all() for leaf in data.values(True, True))
+    cut = [False, False, True, False, False]
+    assert data["next", "truncated"].flatten().tolist() == data["next", "reward"].isnan().flatten().tolist() == cut
+    assert data["next", "observation"].isfinite().all()
 
 
-def test_non_finite_action_is_an_error():
-    env = make_env("Pendulum-v1", seed=0)
-    with pytest.raises(RuntimeError, match="action sent to Pendulum-v1 must be finite"):
-        env.step(env.reset().set("action", torch.tensor([float("nan")])))
+@pytest.mark.parametrize("name", ["dmc/pendulum-swingup", "Pendulum-v1", Drift, lambda: toy_env()])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_non_finite_action_is_an_error_before_the_simulator_steps(monkeypatch, name, value):
+    env = make_env(name, seed=0)
+    tensordict, stepped = env.rand_action(env.reset()), []
+    simulator = getattr(env.base_env, "_env", env.base_env)
+    monkeypatch.setattr(simulator, "step" if simulator is not env.base_env else "_step", stepped.append)
+    tensordict["action"][-1] = value
+    with pytest.raises(
+        RuntimeError, match=rf"the action for {env.env_name} must be finite: the policy returned .*{value}"
+    ):
+        env.step(tensordict)
+    assert not stepped
+
+
+@pytest.mark.parametrize("rows", [1, 4, 8])
+def test_steps_that_were_cut_do_not_reach_a_replay_buffer(rows):
+    env, replay = make_env(Diverging, seed=0), make_replay_buffer(100, batch_size=4)
+    with pytest.warns(RuntimeWarning, match="Diverging produced a non-finite observation"):
+        data = env.rollout(8, break_when_any_done=False)
+    for transitions in data.split(rows):
+        replay.extend(transitions)
+    stored = replay[:]
+    assert len(stored) == 6  # the third and the sixth of eight are cut
+    torch.testing.assert_close(stored["next", "observation"], stored["observation"] + stored["action"])
+    assert not stored["next", "done"].any()
 
 
 def test_simulator_name_is_kept():

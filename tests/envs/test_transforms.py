@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from gym_toys import Drift
@@ -7,6 +9,8 @@ from tensordict import TensorDict
 from torchrl.envs import GymEnv, TransformedEnv
 
 from eqr_torchrl.envs import ActionCost, NonFiniteGuard, TerminationGuard, VectorObservation, make_env, never_terminates
+
+nan = math.nan
 
 
 def test_vector_observation_sorts_casts_and_drops():
@@ -75,7 +79,7 @@ def test_guard_cuts_only_the_rows_that_diverged():
     with pytest.warns(RuntimeWarning, match="toy produced"):
         out = guarded([1.0, float("nan"), float("-inf")], next_reward=3.0)
     assert out["observation"].flatten().tolist() == [1.0, 7.0, 7.0]
-    assert out["reward"].flatten().tolist() == [3.0, 0.0, 0.0]
+    torch.testing.assert_close(out["reward"].flatten(), torch.tensor([3.0, nan, nan]), equal_nan=True)
     assert out["truncated"].flatten().tolist() == out["done"].flatten().tolist() == [False, True, True]
     assert not out["terminated"].any()
 
@@ -97,7 +101,7 @@ def test_guard_is_not_fooled_by_a_sum_that_overflows():
 def test_guard_cuts_on_a_bad_reward():
     with pytest.warns(RuntimeWarning, match="toy produced"):
         out = guarded([1.0], next_reward=float("inf"))
-    assert out["reward"].item() == 0.0
+    assert math.isnan(out["reward"].item())  # an infinity of the simulator as well
     assert out["truncated"].item()
 
 
@@ -108,15 +112,17 @@ def test_guard_refuses_a_bad_first_observation():
 
 def test_environment_that_terminates_for_a_model_that_never_does_is_an_error():
     env = make_env(Drift, seed=0).append_transform(TerminationGuard(never_terminates, "Drift"))
-    with pytest.raises(RuntimeError, match="Drift terminated in a state where .* pass the termination_fn"):
+    with pytest.raises(
+        RuntimeError, match="Drift terminated where termination_fn predicted no end: pass the rule of this"
+    ):
         env.rollout(200, break_when_any_done=False)
 
 
 @pytest.mark.parametrize(
     ("limit", "message"),
     [
-        (100.0, "Drift terminated in a state where termination_fn says that it goes on"),
-        (2.0, "Drift goes on in a state where termination_fn says that it has ended"),
+        (100.0, "Drift terminated where termination_fn predicted no end"),
+        (2.0, "Drift continued where termination_fn predicted an end"),
     ],
 )
 def test_wrong_rule_warns_once(limit, message):
@@ -135,3 +141,34 @@ def test_right_rule_is_silent():
 
     env = make_env(Drift, seed=0).append_transform(TerminationGuard(right, "Drift"))
     assert env.rollout(200, break_when_any_done=False)["next", "terminated"].sum() > 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (lambda observation, action: observation[..., 1] > 5.0, r"<lambda> returned bool of shape \(\)"),
+        (
+            lambda observation, action: (observation[..., 1:2] > 5.0).float(),
+            r"<lambda> returned float32 of shape \(1,\)",
+        ),
+        (lambda observation, action: False, "<lambda> returned a bool"),
+        (lambda observation, action: (observation[..., 1:2] > 5.0).numpy(), "<lambda> returned a numpy.ndarray"),
+    ],
+)
+def test_rule_of_a_wrong_shape_or_type_is_one_sentence_in_the_first_step(rule, message):
+    env = make_env(Drift, seed=0).append_transform(TerminationGuard(rule, "Drift"))
+    needed = r"termination_fn must return a bool tensor of shape \(1,\) for observations \(2,\) and actions \(2,\): "
+    with pytest.raises(ValueError, match=needed + message):
+        env.rollout(1)
+
+
+def test_time_limit_reported_as_termination_is_named():
+    class Confused(Drift):
+        def step(self, action):
+            observation, reward, _, _, info = super().step(action)
+            over = len(self.actions) == 4
+            return observation, reward, over, over, info
+
+    env = make_env(Confused, seed=0).append_transform(TerminationGuard(never_terminates, "Confused"))
+    with pytest.raises(RuntimeError, match="If a time limit ended the episode, .* report it as truncated only"):
+        env.rollout(5)

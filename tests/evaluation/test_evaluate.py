@@ -49,6 +49,30 @@ def test_max_steps_cuts_an_endless_episode():
     assert evaluate(WalkEnv(), constant_policy(-1.0), max_steps=7)[0]["episode_return"] == -7.0
 
 
+def test_endless_episode_is_an_error_that_names_the_limit(monkeypatch):
+    monkeypatch.setitem(evaluate.__globals__, "_ENDLESS", 50)
+    with pytest.raises(
+        RuntimeError, match=r"not ended after 50 steps: pass max_episode_steps .*or max_steps"
+    ) as caught:
+        evaluate(WalkEnv(time_limit=51), constant_policy(0.0))
+    assert "\n" not in str(caught.value)
+    assert evaluate(WalkEnv(time_limit=50), constant_policy(0.0))[0]["episode_length"] == 50
+    assert evaluate(WalkEnv(), constant_policy(0.0), max_steps=60)[0]["episode_length"] == 60
+
+
+def test_episode_that_diverges_has_the_return_up_to_there():
+    class Diverging(WalkEnv):
+        def _step(self, tensordict):
+            out = super()._step(tensordict)
+            return out.apply(
+                lambda entry: entry * torch.nan if entry.is_floating_point() and self.steps == 4 else entry
+            )
+
+    with pytest.warns(RuntimeWarning, match="non-finite"):
+        (row,) = evaluate(make_env(Diverging()), constant_policy(0.5))
+    assert row == {"episode": 0, "episode_return": 1.5, "episode_length": 4}
+
+
 def test_actions_are_the_deterministic_ones():
     parameters = TensorDictModule(
         lambda s: (0 * s + 0.3, 0 * s + 1.0), in_keys=["observation"], out_keys=["loc", "scale"]
