@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from eqr_torchrl.envs.findings import Finding, check_env
+from eqr_torchrl.envs._findings import Finding
+from eqr_torchrl.envs.check_env import check_env
 from eqr_torchrl.envs.guards import NonFiniteGuard, TerminationGuard
 from eqr_torchrl.envs.lookup import import_by_name
 from eqr_torchrl.envs.model_based import ModelBasedEnv

@@ -20,6 +20,14 @@ from eqr_torchrl.envs.transforms import VectorObservation
 _LAST_RESET_BY: weakref.WeakValueDictionary[int, EnvBase] = weakref.WeakValueDictionary()
 
 
+class WrongAnswer(RuntimeError):
+    """A simulator returned what does not fit; ``topic`` is that of the :class:`~eqr_torchrl.envs.Finding`."""
+
+    def __init__(self, topic: str, message: str) -> None:
+        super().__init__(message)
+        self.topic = topic
+
+
 class VectorReader(GymLikeEnv):
     """Reads a simulator straight into float32 vectors: saves a quarter of a step against transforming afterwards.
 
@@ -49,10 +57,12 @@ class VectorReader(GymLikeEnv):
                 raise TypeError
             vector = torch.from_numpy(np.ravel(observations).astype(np.float32))
         except (TypeError, ValueError):
-            raise RuntimeError(f"the observation must be an array of numbers: got {_short(observations)}.") from None
+            message = f"the observation must be an array of numbers: got {_short(observations)}."
+            raise WrongAnswer("observation", message) from None
         size = self.observation_spec["observation"].shape
         if vector.shape != size:
-            raise RuntimeError(f"the observation must have {size[0]} entries, as its space has: got {len(vector)}.")
+            message = f"the observation must have {size[0]} entries, as its space has: got {len(vector)}."
+            raise WrongAnswer("observation", message)
         return {"observation": vector}
 
     def read_reward(self, reward: Any) -> Tensor:
@@ -120,7 +130,8 @@ def _scalar(name: str, value: Any, kind: type[float] | type[bool]) -> Any:
         return value
     array = None if isinstance(value, (list, tuple)) else np.asarray(value)
     if array is None or array.size != 1 or array.dtype.kind not in ("biu" if kind is bool else "biuf"):
-        raise RuntimeError(f"{name} must be a single {kind.__name__}: step returned {_short(value)}.")
+        topic = "termination" if kind is bool else name
+        raise WrongAnswer(topic, f"{name} must be a single {kind.__name__}: step returned {_short(value)}.")
     return kind(array.item())
 
 

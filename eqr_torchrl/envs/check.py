@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from eqr_torchrl.envs.findings import check_env
+from eqr_torchrl.envs.check_env import check_env
 from eqr_torchrl.envs.lookup import import_by_name
 from eqr_torchrl.envs.terminations import never_terminates
 
@@ -27,25 +27,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m eqr_torchrl.envs.check", description=__doc__)
     parser.add_argument("name", help="'dmc/cheetah-run', 'Pendulum-v1', or 'package.module:MyEnv'")
-    parser.add_argument("--steps", type=int, default=1000, help="random steps to take (default: %(default)s)")
+    parser.add_argument("--num-steps", type=int, default=1000, help="random steps to take (default: %(default)s)")
     rule = parser.add_mutually_exclusive_group()
     rule.add_argument("--never-terminates", action="store_true", help="check against a model that never terminates")
     rule.add_argument("--termination-fn", metavar="MODULE:FUNCTION", help="your own termination function")
+    parser.add_argument(
+        "--reward-fn", metavar="MODULE:FUNCTION", help="your known reward, if the model will not learn it"
+    )
     parser.add_argument("--reward-scale", type=float, default=1.0, help="factor on every reward (default: %(default)s)")
     parser.add_argument("--max-episode-steps", type=int, help="time limit in place of the environment's own")
     options = parser.parse_args(arguments)
-    if options.steps < 1:
-        parser.error(f"--steps must be at least 1: got {options.steps}.")
-    termination_fn = never_terminates if options.never_terminates else None
-    if options.termination_fn:
+    if options.num_steps < 1:
+        parser.error(f"--num-steps must be at least 1: got {options.num_steps}.")
+    functions = {}
+    for option in ("termination_fn", "reward_fn"):
+        name = getattr(options, option)
         try:
-            termination_fn = import_by_name(options.termination_fn)
+            functions[option] = None if name is None else import_by_name(name)
         except ValueError as error:
-            parser.error(f"--termination-fn: {error}")
+            parser.error(f"--{option.replace('_', '-')}: {error}")
+    if options.never_terminates:
+        functions["termination_fn"] = never_terminates
     findings = check_env(
         options.name,
-        termination_fn,
-        options.steps,
+        num_steps=options.num_steps,
+        **functions,
         reward_scale=options.reward_scale,
         max_episode_steps=options.max_episode_steps,
     )

@@ -10,19 +10,9 @@ from tensordict import TensorDict
 from torch import Tensor
 from torchrl.data import Bounded
 from torchrl.envs import EnvBase, TransformedEnv
-from torchrl.envs.transforms import (
-    Compose,
-    DeviceCastTransform,
-    InitTracker,
-    RewardClipping,
-    RewardScaling,
-    StepCounter,
-    Transform,
-)
+from torchrl.envs.transforms import Compose, RewardClipping, RewardScaling, Transform
 
-from eqr_torchrl.envs.transforms import ActionCost
-
-_NO_REWARD = (DeviceCastTransform, StepCounter, InitTracker)  # their out_keys may be empty
+from eqr_torchrl.envs.transforms import ActionCost, may_write
 
 
 def reward_bounds(env: EnvBase) -> tuple[float, float] | None:
@@ -79,7 +69,4 @@ def _after(transform: Transform, bounds: Tensor, base: EnvBase) -> Tensor:
     if isinstance(transform, (RewardScaling, RewardClipping)):
         device = next(transform.buffers()).device
         return transform(TensorDict({"reward": bounds.to(device)}))["reward"].cpu()
-    ours = type(transform).__module__.startswith("eqr_torchrl.")
-    if ours or isinstance(transform, _NO_REWARD) or (transform.out_keys and "reward" not in transform.out_keys):
-        return bounds
-    return torch.tensor([-torch.inf, torch.inf])
+    return torch.tensor([-torch.inf, torch.inf]) if may_write(transform, "reward") else bounds

@@ -15,7 +15,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchrl.envs import EnvBase
+from torchrl.envs import EnvBase, GymWrapper, TransformedEnv
+from torchrl.envs.transforms import Compose
+
+from eqr_torchrl.envs.transforms import may_write
 
 TerminationFn = Callable[[Tensor, Tensor], Tensor]
 """``fn(next_observation [*B, S], action [*B, A]) -> terminated [*B, 1]``, bool."""
@@ -25,7 +28,7 @@ _INF = float("inf")
 
 
 def never_terminates(next_observation: Tensor, action: Tensor | None = None) -> Tensor:
-    """For tasks that only a time limit ends, as all 16 DeepMind Control tasks of the paper.
+    """For tasks that only a time limit ends, such as all 16 DeepMind Control tasks of the paper.
 
     Args:
         next_observation: predicted observation in environment units, shape ``[*B, S]``.
@@ -203,6 +206,12 @@ _RULES: Mapping[str, tuple[TerminationFn, Mapping[str, str]]] = {
 }
 _VERSIONS = {"Pendulum": "1", "MountainCarContinuous": "0"}  # all others: MuJoCo, v4 and v5
 
+# Gymnasium's wrappers that return the observation as it is, and base classes of such.
+_KEEP_OBSERVATION = {
+    *("ActionWrapper", "RewardWrapper", "NormalizeReward", "TimeLimit", "OrderEnforcing", "PassiveEnvChecker"),
+    *("RecordEpisodeStatistics", "RecordVideo", "RenderCollection", "HumanRendering"),
+}
+
 
 def termination_for(env: str | EnvBase) -> TerminationFn:
     """Finds the termination function of a known environment; never guesses one.
@@ -218,7 +227,8 @@ def termination_for(env: str | EnvBase) -> TerminationFn:
         The rule, of type :data:`TerminationFn`.
 
     Raises:
-        ValueError: if no rule is known, or the environment's observation is not the standard one.
+        ValueError: if no rule is known, or the observation may not be the environment's own: a wrapper or transform may
+            change it, or positions were added to it.
 
     Examples:
         >>> termination_for("dmc/cheetah-run").__name__
@@ -241,13 +251,21 @@ def termination_for(env: str | EnvBase) -> TerminationFn:
             "an episode (on a command line, termination_fn=module:function)."
         )
     rule, settings = _RULES[match[1]]
-    simulator = None if isinstance(env, str) else getattr(env, "unwrapped", None)
-    return rule if simulator is None else _as_set_up(rule, settings, simulator, name)
+    if isinstance(env, str) or (simulator := getattr(env, "unwrapped", None)) is None:
+        return rule
+    return _as_set_up(rule, settings, env, simulator, name)
 
 
-def _as_set_up(rule: TerminationFn, settings: Mapping[str, str], simulator: Any, name: str) -> TerminationFn:
-    if not getattr(simulator, "_terminate_when_unhealthy", True):
+def _as_set_up(
+    rule: TerminationFn, settings: Mapping[str, str], env: EnvBase, simulator: Any, name: str
+) -> TerminationFn:
+    if rule is never_terminates or not getattr(simulator, "_terminate_when_unhealthy", True):
         return never_terminates
+    if wrapper := _changes_observation(env):
+        raise ValueError(
+            f"the rule of {name!r} needs the environment's own observation, which {wrapper} may change: pass your own "
+            "termination_fn."
+        )
     if settings and not getattr(simulator, "_exclude_current_positions_from_observation", True):
         raise ValueError(
             f"the rule of {name!r} needs exclude_current_positions_from_observation=True (the default): got False; "
@@ -260,3 +278,18 @@ def _as_set_up(rule: TerminationFn, settings: Mapping[str, str], simulator: Any,
         if getattr(simulator, attribute) != defaults[keyword].default
     }
     return functools.partial(rule, **changed) if changed else rule
+
+
+def _changes_observation(env: EnvBase) -> str | None:
+    """The first transform or Gymnasium wrapper that may not pass the simulator's observation on as it is."""
+    while isinstance(env, TransformedEnv):
+        for transform in env.transform if isinstance(env.transform, Compose) else [env.transform]:
+            if may_write(transform, "observation"):
+                return type(transform).__name__
+        env = env.base_env
+    wrapper: Any = env._env if isinstance(env, GymWrapper) else env
+    while wrapper is not env and wrapper is not wrapper.unwrapped:
+        if not any(kind.__name__ in _KEEP_OBSERVATION for kind in type(wrapper).__mro__):
+            return type(wrapper).__name__
+        wrapper = wrapper.env
+    return None

@@ -9,7 +9,9 @@ import torch
 from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
 from torchrl.data import Bounded, Composite, TensorSpec, Unbounded
-from torchrl.envs.transforms import Transform
+from torchrl.envs.transforms import DeviceCastTransform, DoubleToFloat, InitTracker, StepCounter, Transform
+
+_KEEP_VALUES = (DeviceCastTransform, DoubleToFloat, InitTracker, StepCounter)
 
 
 class VectorObservation(Transform):
@@ -125,6 +127,16 @@ class ActionCost(Transform):
 
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
         return _with_unbounded(reward_spec, self._reward_key)
+
+
+def may_write(transform: Transform, key: str) -> bool:
+    """Whether a transform that is not one of this package may change the values of an entry of a real environment.
+
+    A transform that does not state what it writes, such as a plain function, may.
+    """
+    if type(transform).__module__.startswith("eqr_torchrl.") or isinstance(transform, _KEEP_VALUES):
+        return False
+    return key in transform.out_keys if transform.out_keys else True
 
 
 def _dotted(key: NestedKey) -> str:

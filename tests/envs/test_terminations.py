@@ -4,12 +4,24 @@ import functools
 import math
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
 from gym_toys import Drift, drift_terminates
+from gymnasium.wrappers import (
+    NormalizeObservation,
+    NormalizeReward,
+    RecordEpisodeStatistics,
+    RescaleAction,
+    RescaleObservation,
+    TimeLimit,
+    TransformObservation,
+)
+from torchrl.envs import GymEnv, InitTracker, ObservationNorm, RewardSum, StepCounter, TransformedEnv
 
 from eqr_torchrl.envs import (
     PAPER_DMC_TASKS,
+    TerminationGuard,
     ant_terminates,
     hopper_terminates,
     humanoid_terminates,
@@ -132,3 +144,63 @@ def test_custom_environment_needs_its_own_rule():
         termination_for(env)
     data = env.rollout(200, break_when_any_done=False)
     assert torch.equal(drift_terminates(data["next", "observation"], data["action"]), data["next", "terminated"])
+
+
+def reversed_observation(env):
+    return TransformObservation(env, lambda seen: seen[::-1], env.observation_space)
+
+
+class Unknown(gymnasium.Wrapper):
+    """May do anything."""
+
+
+def _rescaled(env):
+    return RescaleObservation(env, np.zeros(2, np.float32), np.ones(2, np.float32))
+
+
+@pytest.mark.parametrize("wrap", [NormalizeObservation, reversed_observation, _rescaled, Unknown])
+@pytest.mark.parametrize("order", ["outermost", "below others"])
+def test_rule_is_refused_where_a_wrapper_may_change_the_observation(wrap, order):
+    env = wrap(gymnasium.make("MountainCarContinuous-v0"))
+    name = type(env).__name__
+    if order == "below others":
+        env = TimeLimit(RescaleAction(env, np.float32(-0.5), np.float32(0.5)), 100)
+    with pytest.raises(ValueError, match=f"own observation, which {name} may change: pass your own"):
+        termination_for(make_env(env))
+
+
+def test_rule_is_kept_where_wrappers_pass_the_observation_on():
+    env = gymnasium.make("MountainCarContinuous-v0")
+    for wrap in (
+        RecordEpisodeStatistics,
+        NormalizeReward,
+        lambda env: RescaleAction(env, np.float32(-0.5), np.float32(0.5)),
+    ):
+        env = wrap(env)
+    assert termination_for(make_env(env, reward_scale=0.5, action_cost=0.1)) is mountain_car_terminates
+    assert termination_for(make_env(GymEnv("MountainCarContinuous-v0"))) is mountain_car_terminates
+    wrapped = make_env(NormalizeObservation(gymnasium.make("Pendulum-v1")))
+    assert termination_for(wrapped) is never_terminates  # whatever the observation is
+
+
+@pytest.mark.parametrize(
+    ("transform", "name"),
+    [
+        (lambda: ObservationNorm(0.0, 2.0, in_keys=["observation"]), "ObservationNorm"),
+        (lambda: lambda tensordict: tensordict, "_CallableTransform"),
+    ],
+)
+def test_rule_is_refused_where_a_transform_may_change_the_observation(transform, name):
+    env = make_env("MountainCarContinuous-v0").append_transform(transform())
+    with pytest.raises(ValueError, match=f"which {name} may change"):
+        termination_for(env)
+    inner = TransformedEnv(GymEnv("MountainCarContinuous-v0"), transform())
+    with pytest.raises(ValueError, match=f"which {name} may change"):
+        termination_for(make_env(inner))
+
+
+def test_rule_is_kept_where_transforms_leave_the_observation_alone():
+    env = make_env("MountainCarContinuous-v0")
+    for transform in (StepCounter(10), RewardSum(), InitTracker(), TerminationGuard(mountain_car_terminates)):
+        env.append_transform(transform)
+    assert termination_for(env) is mountain_car_terminates
