@@ -36,7 +36,7 @@ def commands() -> list[tuple[str, str]]:
     found = []
     for page in PAGES:
         for block in re.findall(r"```bash\n(.*?)```", page.read_text(), flags=re.DOTALL):
-            for line in block.splitlines():
+            for line in block.replace("\\\n", " ").splitlines():
                 match = re.search(r"python3?\S* (examples/\w+\.py[^&|]*)", line)
                 if match:
                     found.append((str(page.relative_to(ROOT)), match[1].strip()))
