@@ -15,7 +15,7 @@ from torch import nn
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type, step_mdp
 
-_ENDLESS = 100_000  # steps
+_ENDLESS = 20_000  # steps
 
 
 class EpisodeRow(TypedDict):
@@ -57,7 +57,7 @@ def evaluate(
 
     Raises:
         ValueError: if ``num_episodes`` or ``max_steps`` is not positive, or ``env`` holds more than one environment.
-        RuntimeError: if ``max_steps`` is ``None`` and an episode has not ended after 100,000 steps.
+        RuntimeError: if ``max_steps`` is ``None`` and an episode has not ended after 20,000 steps.
 
     Examples:
         >>> from torchrl.envs import PendulumEnv
