@@ -1,4 +1,4 @@
-"""What :func:`~eqr_torchrl.envs.check_env` says about each topic, given the data of random steps."""
+"""What :func:`~eqr_torchrl.envs.check_env` reports on each topic, given the data of random steps."""
 
 from __future__ import annotations
 

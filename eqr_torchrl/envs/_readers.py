@@ -1,4 +1,4 @@
-"""Reads simulators as TorchRL environments of float32 vectors, and says what in their answers does not fit."""
+"""Reads simulators as TorchRL environments of float32 vectors, and reports answers that do not fit."""
 
 from __future__ import annotations
 

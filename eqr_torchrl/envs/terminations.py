@@ -2,7 +2,7 @@
 
 Every function here has the type :data:`TerminationFn`: ``fn(next_observation, action) -> terminated`` with shapes
 ``[*B, S]``, ``[*B, A]`` and ``[*B, 1]`` (bool), for any batch dimensions. None needs the action; pass ``None`` if you
-have none. A NaN in an entry that decides counts as the end. Time limits are no terminations.
+have none. A NaN in an entry that the rule reads counts as the end. Time limits are not terminations.
 """
 
 from __future__ import annotations
