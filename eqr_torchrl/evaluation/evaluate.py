@@ -15,8 +15,6 @@ from torch import nn
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type, step_mdp
 
-_ENDLESS = 20_000  # steps
-
 
 class EpisodeRow(TypedDict):
     """One evaluation episode; the keys are columns of ``evaluations.csv``."""
@@ -24,6 +22,9 @@ class EpisodeRow(TypedDict):
     episode: int
     episode_return: float
     episode_length: int
+
+
+_ENDLESS = 20_000  # steps
 
 
 def evaluate(
