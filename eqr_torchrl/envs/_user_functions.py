@@ -33,7 +33,7 @@ def checked_rewards(reward_fn: _Function, observation: Tensor, action: Tensor, n
 def try_on_zeros(
     world_model: WorldModel, termination_fn: _Function, reward_fn: _Function | None, zeros: Tensor
 ) -> None:
-    """Calls each once, a copy of the model, so that a wrong shape is reported before any data are collected.
+    """Calls each once (the model as a copy, if it can be), so that a wrong shape is reported before data are collected.
 
     Args:
         world_model: the model of which a copy is called.
@@ -44,6 +44,10 @@ def try_on_zeros(
     Raises:
         ValueError: if one of them fails, or returns another shape or type than it must.
     """
+    try:
+        model = copy.deepcopy(world_model)  # so that running statistics and counters stay as they are
+    except RuntimeError:  # it holds a tensor with a graph, which torch does not copy
+        model = world_model
     observation = zeros.new_zeros(*zeros.shape[:2], world_model.observation_dim)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         checked_terminations(termination_fn, observation, zeros)
@@ -51,7 +55,7 @@ def try_on_zeros(
             checked_rewards(reward_fn, observation, zeros, observation)
         shape = (*zeros.shape[:2], world_model.noise_dim)
         needed = f"world_model must return the tuple (mean, standard deviation), each of shape {shape}"
-        result = _call(needed, copy.deepcopy(world_model), (observation, zeros))
+        result = _call(needed, model, (observation, zeros))
     parts = result if isinstance(result, tuple) else [result]
     if len(parts) != 2 or any(not isinstance(part, Tensor) or part.shape != shape for part in parts):
         got = ", ".join(map(_kind_of, parts))

@@ -342,3 +342,10 @@ def test_trying_a_model_leaves_it_and_the_global_generator_alone():
     ModelBasedEnv(model, toy_env(), termination_fn=never_terminates)
     assert torch.equal(before, torch.get_rng_state())
     assert "seen" not in model.state_dict()
+
+
+def test_a_model_that_cannot_be_copied_is_tried_itself(known_model):
+    model = known_model(DRIFT, REWARD)
+    model.remembered = torch.ones(2, requires_grad=True) * 2
+    ModelBasedEnv(model, toy_env(), termination_fn=never_terminates)
+    assert model.rows == [2]
