@@ -13,8 +13,8 @@ from _timing import parse_arguments, print_json, print_table, sample_alternately
 from torch import Tensor, nn
 
 from eqr_torchrl.functional import onednn_products
-from eqr_torchrl.world_models import GaussianEnsemble, WorldModelFit
-from eqr_torchrl.world_models.fit import _Rows
+from eqr_torchrl.world_models import EarlyStoppingFit, GaussianEnsemble
+from eqr_torchrl.world_models.fit import Rows
 
 S, A, M, B, CELLS, ROWS, IMAGINED = 24, 6, 5, 256, 200, 10_000, 20_000
 STEPS = 4  # in one timing
@@ -89,7 +89,7 @@ def main() -> None:
     inputs = torch.cat([data["observation"], data["action"]], -1)
     targets = torch.cat([data["next_observation"] - data["observation"], data["reward"]], -1)
     model.update_statistics(inputs, targets)
-    fit, rows = WorldModelFit(model, batch_size=B, variance_weight=0.0), _Rows(model, inputs, targets)
+    fit, rows = EarlyStoppingFit(model, batch_size=B, variance_weight=0.0), Rows(model, inputs, targets)
     index = torch.randint(ROWS, (M, STEPS * B))
     batch = rows.rows[index[:, :B]]
     observation, action = torch.randn(M, IMAGINED, S), torch.rand(M, IMAGINED, A) * 2 - 1
@@ -105,7 +105,8 @@ def main() -> None:
 
     def ensemble_steps() -> None:
         with onednn_products():  # as in a fit
-            fit._train_epoch(rows, index, list(range(M)))
+            for chunk in index.split(B, 1):
+                fit._step(rows, chunk, list(range(M)))
 
     def predict() -> None:
         with torch.no_grad(), onednn_products():  # as in rollouts and updates

@@ -8,7 +8,7 @@ from tensordict import TensorDict
 from eqr_torchrl.modules import MLP, make_actor, make_critic
 from eqr_torchrl.objectives import EpistemicQuantileLoss
 from eqr_torchrl.testing import toy_env
-from eqr_torchrl.world_models import GaussianEnsemble, WorldModelFit
+from eqr_torchrl.world_models import EarlyStoppingFit, GaussianEnsemble
 
 S, A, B, M, K = 8, 2, 32, 5, 4
 
@@ -57,7 +57,7 @@ def test_bf16_moves_predictions_by_less_than_the_noise_of_a_fitted_model():
     env = toy_env()  # noise of 0.01 on states of order one
     data = env.rollout(400, break_when_any_done=False)
     model = GaussianEnsemble(3, 1, num_members=3, num_cells=(64, 64, 64), precision="bf16")
-    WorldModelFit(model, max_epochs=30)(data)
+    EarlyStoppingFit(model, max_epochs=30)(data)
     state, action = (data[key].expand(3, 400, -1) for key in ("observation", "action"))
     with torch.no_grad():
         loc, scale = model(state, action)
