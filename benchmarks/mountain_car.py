@@ -10,26 +10,17 @@ mountain_car_seedN.png). With --published, a CSV with the columns of the publish
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pandas as pd
 import torch
 from torch import Tensor
 
-from eqr_torchrl.evaluation import (
-    EvaluationRow,
-    learning_curves,
-    member_values,
-    read_evaluations,
-    read_runs,
-    sample_episodes,
-    value_map,
-    value_quantiles,
-    write_csv,
-)
-from eqr_torchrl.evaluation.plotting import COLOURS, COLUMN_WIDTH, draw_density, saved_figure
+from eqr_torchrl.comparison import learning_curves, read_runs
+from eqr_torchrl.diagnostics import member_returns, sample_episodes, value_map, value_quantiles
+from eqr_torchrl.figures import COLOURS, COLUMN_WIDTH, draw_density, saved_figure
 from eqr_torchrl.runs import checkpoint_path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
@@ -54,19 +45,6 @@ class Snapshot(NamedTuple):
     std: Tensor  # [Y, X]
 
 
-class ValueRow(NamedTuple):
-    """A row of mountain_car_values.csv: means and standard deviations of what a snapshot holds of the start."""
-
-    seed: str
-    env_steps: int
-    quantiles_mean: str
-    quantiles_std: str
-    members_mean: str
-    members_std: str
-    returns_mean: str
-    returns_std: str
-
-
 def look(run: Path, env_steps: int) -> Snapshot:
     """Everything about one checkpoint of a run."""
     cfg, _, env, actor, critic, model_env, alpha, steps = load_agent(checkpoint_path(run, env_steps))
@@ -87,7 +65,9 @@ def look(run: Path, env_steps: int) -> Snapshot:
     return Snapshot(
         env_steps,
         value_quantiles(critic, actor, start, num_actions=32)[0],
-        member_values(model_env, actor, start, horizon=steps, num_rollouts=NUM_EPISODES, **settings)[0],
+        member_returns(model_env, actor, start, horizon=steps, num_rollouts=NUM_EPISODES, **settings).returns.mean(-1)[
+            0
+        ],
         torch.stack([returns[0] for returns in episodes.returns]),
         [episode["observation"] for episode in episodes.transitions],
         x,
@@ -137,20 +117,17 @@ def draw_posterior(panel: Any, snapshot: Snapshot) -> None:
     panel.set(xlabel="value", yticks=[])
 
 
-def draw_returns(rows: list[EvaluationRow], published: Path | None, path: Path) -> None:
+def draw_returns(runs: pd.DataFrame, published: Path | None, path: Path) -> None:
     """Returns of every seed against env steps."""
     with saved_figure(path, COLUMN_WIDTH, 2.6) as figure:
         axes = figure.subplots()
         if published is not None:
-            reader = csv.DictReader(published.read_text(encoding="utf-8").splitlines())
-            mine = [r for r in reader if (r["algorithm"], r["utility"], float(r["reward_scale"])) == WANTED]
-            for i, seed in enumerate(sorted({r["seed"] for r in mine})):
-                curve = [(int(r["step"]) / 1e3, float(r["return"])) for r in mine if r["seed"] == seed]
+            theirs = pd.read_csv(published).set_index(["algorithm", "utility", "reward_scale"]).loc[[WANTED]]
+            for i, (_, curve) in enumerate(theirs.groupby("seed")):
                 label = "published seeds" if i == 0 else None
-                axes.plot(*zip(*curve, strict=True), color="0.6", linewidth=0.6, alpha=0.8, label=label)
-        (curve,) = learning_curves(rows)
-        for seed, returns, colour in zip(curve.seeds, curve.returns, COLOURS, strict=False):
-            axes.plot(curve.env_steps / 1e3, returns, color=colour, label=f"seed {seed}")
+                axes.plot(curve["step"] / 1e3, curve["return"], color="0.6", linewidth=0.6, alpha=0.8, label=label)
+        for (seed, curve), colour in zip(learning_curves(runs).groupby("seed", sort=False), COLOURS, strict=False):
+            axes.plot(curve["env_steps"] / 1e3, curve["episode_return"], color=colour, label=f"seed {seed}")
         axes.set(xlabel="thousand env steps after the warm-up", ylabel="episode return (rewards x 0.5)")
         figure.legend(loc="outside upper center", ncols=4)
 
@@ -162,21 +139,22 @@ def main() -> None:
     parser.add_argument("--published", type=Path, help="CSV: algorithm, utility, reward_scale, seed, step, return")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder (%(default)s)")
     args = parser.parse_args()
-    rows = read_runs(args.runs)
-    write_csv(rows, args.out / "mountain_car.csv")
-    draw_returns(rows, args.published, args.out / "mountain_car.png")
+    runs = read_runs(args.runs)
+    args.out.mkdir(parents=True, exist_ok=True)
+    runs.drop(columns="file").to_csv(args.out / "mountain_car.csv", index=False)
+    draw_returns(runs, args.published, args.out / "mountain_car.png")
     table = []
     for run in args.runs:
-        seed = read_evaluations(run)[0].seed
+        seed = read_runs(run)["seed"][0]
         snapshots = [look(run, env_steps) for env_steps in args.points]
         draw(snapshots, args.out / f"mountain_car_seed{seed}.png")
         for s in snapshots:
-            numbers = [
-                f"{f(values):.3f}" for values in (s.quantiles, s.members, s.returns) for f in (torch.mean, torch.std)
-            ]
-            table.append(ValueRow(seed, s.env_steps, *numbers))
-            print(table[-1], flush=True)
-    write_csv(table, args.out / "mountain_car_values.csv")
+            row: dict[str, Any] = {"seed": seed, "env_steps": s.env_steps}
+            for name, values in (("quantiles", s.quantiles), ("members", s.members), ("returns", s.returns)):
+                row |= {f"{name}_mean": f"{values.mean():.3f}", f"{name}_std": f"{values.std():.3f}"}
+            table.append(row)
+            print(row, flush=True)
+    pd.DataFrame(table).to_csv(args.out / "mountain_car_values.csv", index=False)
 
 
 if __name__ == "__main__":

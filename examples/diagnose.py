@@ -12,7 +12,9 @@ against returns is strict where the policy or the environment is noisy.
 from __future__ import annotations
 
 import argparse
+import csv
 import math
+import statistics
 import sys
 from pathlib import Path
 from typing import cast
@@ -23,13 +25,11 @@ from omegaconf import OmegaConf
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule
 
-from eqr_torchrl.envs import ModelBasedEnv, import_by_name, termination_for
-from eqr_torchrl.evaluation import (
+from eqr_torchrl.diagnostics import (
     calibration_error,
     central_interval_coverage,
-    format_table,
     held_out_errors,
-    member_values,
+    member_returns,
     plot_calibration,
     plot_steps,
     plot_value_distribution,
@@ -37,10 +37,14 @@ from eqr_torchrl.evaluation import (
     probability_integral_transform,
     rollout_drift,
     sample_episodes,
+    spread_verdict,
     trajectory_windows,
+    trusted_horizon,
     value_map,
     value_quantiles,
+    value_spread,
 )
+from eqr_torchrl.envs import ModelBasedEnv, import_by_name, termination_for
 from eqr_torchrl.runs import latest_checkpoint, load_checkpoint
 
 TAIL = 0.01  # share of a value that may lie beyond the end of an episode or rollout
@@ -54,8 +58,13 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--states", type=int, default=3, help="start states to look at (%(default)s)")
     parser.add_argument("--episodes", type=int, default=5, help="real episodes from each of them (%(default)s)")
-    parser.add_argument("--rollouts", type=int, default=10, help="imagined ones, in each member (%(default)s)")
-    parser.add_argument("--horizon", type=int, default=20, help="steps of the model's drift (%(default)s)")
+    parser.add_argument("--visited", type=int, default=32, help="visited states for the spread (%(default)s)")
+    parser.add_argument(
+        "--rollouts", type=int, default=50, help="imagined episodes from each state in each member (%(default)s)"
+    )
+    parser.add_argument(
+        "--horizon", type=int, help="steps of the model's drift (those of the median episode, while they count)"
+    )
     parser.add_argument("--plane", metavar="I,J", help="state entries of the value maps (0,1 if there are but two)")
     parser.add_argument("--format", default="png", choices=["png", "pdf", "svg"], help="of the figures (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of everything random (%(default)s)")
@@ -108,8 +117,12 @@ def main() -> None:
     report = []
 
     def show(title: str, header: list[str], rows: list[list[str]]) -> None:
-        report.append(f"{title}\n{format_table(header, rows)}\n")
+        report.append(f"{title}\n{aligned(header, rows)}\n")
         print("\n" + report[-1], end="")
+
+    def say(line: str) -> None:
+        report.append(line + "\n")
+        print(line)
 
     # Real episodes: several from each start state
     groups = [
@@ -138,32 +151,29 @@ def main() -> None:
     ]
     header = ["member", "NLL (nats)", "least explained variance", "largest standardised error"]
     show(f"World model on {len(transitions)} unseen transitions, one step", header, rows)
-    windows = []
-    for episode in episodes:
-        if len(episode) >= args.horizon:
-            windows.append(trajectory_windows(episode, args.horizon))
-    if windows:
-        drift = rollout_drift(model_env, joined(windows), seed=args.seed)
-        lines = {"error": drift.error, "epistemic": drift.epistemic, "aleatoric": drift.aleatoric}
-        plot_steps(lines, out / f"model_drift.{args.format}", ylabel="in std of the states")
-        rows = [
-            [
-                str(t),
-                f"{drift.error[t - 1].mean():.3f}",
-                f"{drift.epistemic[t - 1]:.3f}",
-                f"{drift.aleatoric[t - 1]:.3f}",
-            ]
-            for t in sorted({1, cfg.rollout.horizon, args.horizon})
-            if t <= args.horizon
-        ]
-        show("Drift from real trajectories", ["step", "error", "epistemic std", "aleatoric std"], rows)
+    typical = int(statistics.median(len(episode) for episode in episodes))
+    length = args.horizon or min(steps // 2, typical)
+    windows = [trajectory_windows(episode, length) for episode in episodes if len(episode) >= length]
+    if not windows:
+        raise ValueError(f"--horizon must be at most the longest episode, {max(map(len, episodes))}, got {length}.")
+    drift = rollout_drift(model_env, joined(windows), seed=args.seed)
+    lines = {"error": drift.error, "epistemic": drift.epistemic, "aleatoric": drift.aleatoric}
+    plot_steps(lines, out / f"model_drift.{args.format}", ylabel="in std of the states")
+    trusted = trusted_horizon(drift)
+    shown = sorted({1, min(cfg.rollout.horizon, length), max(trusted, 1), length})
+    rows = [
+        [str(t), f"{drift.error[t - 1].mean():.3f}", f"{drift.epistemic[t - 1]:.3f}", f"{drift.aleatoric[t - 1]:.3f}"]
+        for t in shown
+    ]
+    show("Drift from real trajectories", ["step", "error", "epistemic std", "aleatoric std"], rows)
+    say(f"The error stays below the spread of the states for {trusted} of {length} steps.")
 
     # 2. Values at the start states
     quantiles = value_quantiles(critic, actor, starts, num_actions=32, seed=args.seed)
-    imagined = member_values(
+    imagined = member_returns(
         model_env, actor, starts, horizon=steps // 2, gamma=cfg.gamma, num_rollouts=args.rollouts, alpha=alpha,
         seed=args.seed,
-    )  # fmt: skip
+    ).returns.mean(-1)  # fmt: skip
     from_start = torch.stack([r[0] for r in returns]).unflatten(0, (args.states, args.episodes))
     labels = [f"start state {i + 1}" for i in range(args.states)]
     plot_value_distribution(
@@ -172,8 +182,8 @@ def main() -> None:
     rows = [
         [
             label,
-            spread(q),
-            spread(m),
+            mean_and_std(q),
+            mean_and_std(m),
             f"{r.mean():.2f} ± {r.std() / math.sqrt(len(r)):.2f}" if len(r) > 1 else f"{r.item():.2f}",
         ]
         for label, q, m, r in zip(labels, quantiles, imagined, from_start, strict=True)
@@ -182,27 +192,49 @@ def main() -> None:
     show(f"Soft values at start states, posterior of {quantiles.shape[-1]} atoms", header, rows)
 
     # 3. Calibration on visited state-action pairs whose returns are complete
-    complete = torch.cat(tails) < TAIL
+    covered, complete = math.nan, torch.cat(tails) < TAIL
     if complete.any():
         truth = torch.cat(returns)[complete]
         with torch.no_grad():
             posterior = critic(cast(TensorDictBase, transitions[complete]))["state_action_value"]
         nominal = torch.tensor([0.0, 0.2, 0.4, 0.5, 0.6, 0.8, 0.9, 0.95])
         coverage = central_interval_coverage(posterior, truth, nominal)
+        covered = float(coverage[3])
         ranks = probability_integral_transform(posterior, truth)
         plot_calibration(coverage, nominal, ranks, out / f"calibration.{args.format}")
         rows = [[f"{p:.0%}", f"{c:.1%}"] for p, c in zip(nominal[1:].tolist(), coverage[1:], strict=True)]
         show(f"Returns inside central intervals, {len(truth)} visited states", ["nominal", "covered"], rows)
-        report.append(f"Kolmogorov-Smirnov distance from calibration: {calibration_error(posterior, truth):.3f}\n")
-        print(report[-1], end="")
+        say(f"Kolmogorov-Smirnov distance from calibration: {calibration_error(posterior, truth):.3f}")
 
-    # 4. Maps over a plane of states
+    # 4. The critic's spread against that of the members, at visited states
+    if not cfg.loss._target_.endswith(".SACLoss"):  # whose critics are no posterior
+        visited = torch.linspace(0, len(transitions) - 1, min(args.visited, len(transitions))).long()
+        spread = value_spread(
+            model_env, actor, critic, transitions["observation"][visited], horizon=trusted, gamma=cfg.gamma,
+            alpha=alpha, memberwise="Memberwise" in cfg.loss._target_, num_rollouts=args.rollouts, seed=args.seed,
+        )  # fmt: skip
+        verdict = spread_verdict(spread, coverage=None if math.isnan(covered) else covered)
+        found = {
+            "horizon": str(trusted),
+            "left_out": f"{spread.left_out:.3f}",
+            "critic_std": f"{spread.critic_std:.3g}",
+            "member_std": f"{spread.member_std:.3g}",
+            "ratio": f"{spread.ratio:.3g}",
+            "error": f"{spread.error:.3g}",
+            "coverage_50": f"{covered:.3f}",
+        }
+        show(f"Spread of values at {len(visited)} visited states", list(found), [list(found.values())])
+        say(verdict)
+        with open(out / "spread.csv", "w", newline="", encoding="utf-8") as file:
+            csv.writer(file, lineterminator="\n").writerows([[*found, "verdict"], [*found.values(), verdict]])
+
+    # 5. Maps over a plane of states
     plane = args.plane or ("0,1" if starts.shape[-1] == 2 else None)
     if plane:
         i, j = (int(entry) for entry in plane.split(","))
-        visited = transitions["observation"]
-        x, y = (torch.linspace(visited[:, k].min().item(), visited[:, k].max().item(), 100) for k in (i, j))
-        mean, std = value_map(critic, actor, x, y, observation=visited.median(0).values, entries=(i, j))
+        observed = transitions["observation"]
+        x, y = (torch.linspace(observed[:, k].min().item(), observed[:, k].max().item(), 100) for k in (i, j))
+        mean, std = value_map(critic, actor, x, y, observation=observed.median(0).values, entries=(i, j))
         maps = {"mean of the value (return)": mean, "epistemic std of the value (return)": std}
         axes = {"xlabel": f"state entry {i}", "ylabel": f"state entry {j}"}
         plot_value_maps(x, y, maps, out / f"value_map.{args.format}", **axes)
@@ -214,7 +246,12 @@ def joined(parts: list[TensorDictBase]) -> TensorDictBase:
     return cast(TensorDictBase, torch.cat(parts))  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
-def spread(values: torch.Tensor) -> str:
+def aligned(header: list[str], rows: list[list[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    return "\n".join("  ".join(map(str.rjust, row, widths)) for row in [header, *rows])
+
+
+def mean_and_std(values: torch.Tensor) -> str:
     return f"{values.mean():.2f} ({values.std(correction=0):.2f})"
 
 

@@ -21,9 +21,11 @@ from torchrl.collectors import Collector
 from torchrl.envs import EnvBase
 from torchrl.objectives import SoftUpdate
 
+from eqr_torchrl.comparison import plot_learning_curve
 from eqr_torchrl.data import TRANSITION_KEYS, announce_buffer, branched_rollout, make_replay_buffer, model_buffer_bytes
+from eqr_torchrl.diagnostics import plot_value_distribution, value_quantiles
 from eqr_torchrl.envs import ModelBasedEnv, ResumableEpisode, TerminationGuard, import_by_name, termination_for
-from eqr_torchrl.evaluation import evaluate, plot_learning_curve, plot_value_distribution, value_quantiles
+from eqr_torchrl.evaluation import evaluate
 from eqr_torchrl.objectives import make_optimizer, make_update
 from eqr_torchrl.runs import (
     RunLogger,

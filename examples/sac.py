@@ -19,9 +19,10 @@ from torchrl import timeit, torchrl_logger
 from torchrl.collectors import Collector
 from torchrl.objectives import SoftUpdate
 
+from eqr_torchrl.comparison import plot_learning_curve
 from eqr_torchrl.data import TRANSITION_KEYS, make_replay_buffer
 from eqr_torchrl.envs import ResumableEpisode
-from eqr_torchrl.evaluation import evaluate, plot_learning_curve
+from eqr_torchrl.evaluation import evaluate
 from eqr_torchrl.objectives import make_optimizer, make_update
 from eqr_torchrl.runs import (
     RunLogger,

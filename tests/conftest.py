@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from eqr_torchrl.world_models import WorldModel
 
@@ -28,3 +29,17 @@ class KnownModel(WorldModel):
 @pytest.fixture
 def known_model() -> type[KnownModel]:
     return KnownModel
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures that a test saves, in order."""
+    saved: list[Figure] = []
+    save = Figure.savefig
+
+    def savefig(figure: Figure, *args: object, **kwargs: object) -> None:
+        saved.append(figure)
+        save(figure, *args, **kwargs)
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+    return saved

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from functools import lru_cache
 from importlib.resources import files
 from typing import NamedTuple
+
+import pandas as pd
 
 
 class PublishedScore(NamedTuple):
@@ -39,21 +40,9 @@ def published_scores() -> tuple[PublishedScore, ...]:
         >>> [s.mean for s in published_scores() if s.env == "dmc/cheetah-run" and s.algorithm == "eqr_sac"]
         [854.0, 820.0]
     """
-    text = files("eqr_torchrl.evaluation").joinpath("published_scores.csv").read_text(encoding="utf-8")
-    rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
-    return tuple(
-        PublishedScore(
-            env=row["env"],
-            algorithm=row["algorithm"],
-            utility=row["utility"],
-            env_steps=int(row["env_steps"]),
-            num_seeds=int(row["num_seeds"]),
-            mean=float(row["mean"]),
-            sem=float(row["sem"]),
-            note=row["note"],
-        )
-        for row in rows
-    )
+    with files("eqr_torchrl.comparison").joinpath("published_scores.csv").open(encoding="utf-8") as file:
+        table = pd.read_csv(file, comment="#", keep_default_na=False)
+    return tuple(PublishedScore(*row) for row in table[list(PublishedScore._fields)].itertuples(index=False))
 
 
 def find_published(env: str, algorithm: str, utility: str) -> PublishedScore | None:

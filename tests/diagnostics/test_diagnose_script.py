@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import runpy
 import sys
 from pathlib import Path
@@ -65,7 +66,9 @@ def test_diagnose_reads_a_run_folder(tmp_path, monkeypatch, capsys, changes):
     assert f"posterior of {atoms[(CONFIG | changes)['loss']['_target_'].split('.')[-1]]} atoms" in output
     names = {path.name for path in (tmp_path / "run" / "figures" / "diagnostics").iterdir()}
     figures = {"calibration.png", "model_drift.png", "value_distribution.png", "value_map.png"}
-    assert names == figures | {"diagnostics.txt"}
+    double = changes is DOUBLE  # two critics against overestimation are no posterior
+    assert names == figures | {"diagnostics.txt"} | (set() if double else {"spread.csv"})
+    assert ("Spread of values at 32 visited states" in output) != double
 
 
 def test_diagnose_goes_by_the_rules_that_the_run_was_given(tmp_path, monkeypatch, capsys):
@@ -76,7 +79,7 @@ def test_diagnose_goes_by_the_rules_that_the_run_was_given(tmp_path, monkeypatch
         "loss": CONFIG["loss"] | {"alpha_init": 1e-8},  # no entropy in the values
     }
     make_run(tmp_path / "run", changes)
-    few = ["--states", "1", "--episodes", "1", "--rollouts", "1", "--horizon", "2"]
+    few = ["--states", "1", "--episodes", "1", "--rollouts", "2", "--horizon", "2"]
     run_diagnose(monkeypatch, str(tmp_path / "run"), *few)
     assert "3.00 (0.00)" in capsys.readouterr().out  # in every member: 3, and no step after it
 
@@ -88,10 +91,26 @@ def test_diagnose_says_what_is_missing(tmp_path, monkeypatch):
 
 def test_same_seed_gives_the_same_report(tmp_path, monkeypatch):
     make_run(tmp_path / "run", {})
-    few = ["--states", "1", "--episodes", "1", "--rollouts", "1", "--horizon", "2"]
+    few = ["--states", "1", "--episodes", "1", "--rollouts", "2", "--horizon", "2"]
     reports = []
     for out in ("first", "second"):
         torch.manual_seed(len(reports))
         run_diagnose(monkeypatch, str(tmp_path / "run"), *few, "--out", str(tmp_path / out))
         reports.append((tmp_path / out / "diagnostics.txt").read_text())
     assert reports[0] == reports[1]
+
+
+def test_the_verdict_is_printed_and_written_as_a_row(tmp_path, monkeypatch, capsys):
+    # every member earns 3 and ends at once: no spread in the members, none in the critic, which is 7 everywhere
+    changes = {
+        "termination_fn": "diagnose_rules:ends_at_once",
+        "reward_fn": "diagnose_rules:pays_three",
+        "world_model": CONFIG["world_model"] | {"learn_reward": False},
+        "loss": CONFIG["loss"] | {"alpha_init": 1e-8},
+    }
+    make_run(tmp_path / "run", changes)
+    run_diagnose(monkeypatch, str(tmp_path / "run"), "--states", "1", "--episodes", "1", "--rollouts", "2")
+    text = (tmp_path / "run" / "figures" / "diagnostics" / "spread.csv").read_text()
+    row = next(csv.DictReader(text.splitlines()))
+    assert row["verdict"] in capsys.readouterr().out
+    assert (row["critic_std"], row["member_std"]) == ("0", "0")

@@ -1,4 +1,4 @@
-"""Diagnostics of the value posterior: what the critic says, what the models say, and what really comes."""
+"""Returns of a policy from given states on: in the real environment, and in each member of the world model."""
 
 from __future__ import annotations
 
@@ -13,83 +13,7 @@ from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from eqr_torchrl.envs import ModelBasedEnv
-from eqr_torchrl.evaluation.evaluate import evaluation_mode, isolated_rng
-
-
-@torch.no_grad()
-def value_quantiles(
-    critic: TensorDictModuleBase,
-    policy: TensorDictModuleBase,
-    observation: Tensor,
-    *,
-    num_actions: int | None = None,
-    seed: int = 0,
-) -> Tensor:
-    """Quantiles of a critic's value posterior at given states under a policy.
-
-    Args:
-        critic: reads ``observation`` and ``action``, writes ``state_action_value``, shape ``[..., N]``.
-        policy: reads ``observation``, writes ``action``.
-        observation: states, in units of the environment, shape ``[..., S]``.
-        num_actions: actions sampled at each state, whose quantiles are averaged level by level. Defaults to ``None``:
-            the deterministic action, squashed into its bounds (the paper's maps used unsquashed ones).
-        seed: of the sampled actions; the global generators are untouched.
-
-    Returns:
-        Quantiles in units of return, as the critic orders them, shape ``[..., N]``.
-
-    Raises:
-        ValueError: if ``num_actions`` is not positive.
-
-    Examples:
-        >>> value_quantiles(toy_critic(num_quantiles=7), toy_actor(), torch.zeros(4, 3), num_actions=5).shape
-        torch.Size([4, 7])
-    """
-    if num_actions is not None and num_actions < 1:
-        raise ValueError(f"num_actions must be positive or None: got {num_actions}.")
-    observation = observation.to(_device(critic) or observation.device)
-    states = observation.unsqueeze(-2).expand(*observation.shape[:-1], num_actions or 1, observation.shape[-1])
-    mode = ExplorationType.DETERMINISTIC if num_actions is None else ExplorationType.RANDOM
-    with isolated_rng(seed), evaluation_mode(critic, policy), set_exploration_type(mode):
-        tensordict = policy(TensorDict({"observation": states}, states.shape[:-1]))
-        return critic(tensordict)["state_action_value"].mean(-2)
-
-
-def value_map(
-    critic: TensorDictModuleBase,
-    policy: TensorDictModuleBase,
-    x: Tensor,
-    y: Tensor,
-    *,
-    observation: Tensor | None = None,
-    entries: tuple[int, int] = (0, 1),
-) -> tuple[Tensor, Tensor]:
-    """Mean and epistemic standard deviation of the value on a plane of states, under the deterministic policy.
-
-    Args:
-        critic: as in :func:`value_quantiles`.
-        policy: as in :func:`value_quantiles`.
-        x: values of the first varied state entry, shape ``[X]``.
-        y: values of the second, shape ``[Y]``.
-        observation: the rest of the state, shape ``[S]``. Defaults to ``None``, for states of two entries.
-        entries: which entries of the state ``x`` and ``y`` are.
-
-    Returns:
-        Mean and standard deviation (unbiased over the quantiles; 0 for a single one), each ``[Y, X]``.
-
-    Examples:
-        >>> mean, std = value_map(
-        ...     toy_critic(), toy_actor(), torch.linspace(-1, 1, 6), torch.zeros(4), observation=torch.zeros(3)
-        ... )
-        >>> mean.shape
-        torch.Size([4, 6])
-    """
-    base = torch.zeros(2, device=x.device) if observation is None else observation
-    states = base.expand(len(y), len(x), -1).clone()
-    states[..., entries[0]] = x
-    states[..., entries[1]] = y.unsqueeze(-1)
-    quantiles = value_quantiles(critic, policy, states)
-    return quantiles.mean(-1), quantiles.std(-1, correction=min(1, quantiles.shape[-1] - 1))
+from eqr_torchrl.evaluation import evaluation_mode, isolated_rng
 
 
 class Episodes(NamedTuple):
@@ -171,8 +95,15 @@ def sample_episodes(
     return Episodes(transitions, returns, tail_weights)
 
 
+class MemberReturns(NamedTuple):
+    """Imagined returns in each member; see :func:`member_returns`."""
+
+    returns: Tensor
+    tail_weight: Tensor
+
+
 @torch.no_grad()
-def member_values(
+def member_returns(
     model_env: ModelBasedEnv,
     policy: TensorDictModuleBase,
     observation: Tensor,
@@ -182,24 +113,32 @@ def member_values(
     num_rollouts: int = 10,
     alpha: float = 0.0,
     deterministic: bool = False,
+    final_value: Callable[[TensorDictBase], Tensor] | None = None,
     seed: int = 0,
-) -> Tensor:
-    r"""Monte-Carlo value of a policy at given states in each member: samples of the posterior that the critic learns.
+) -> MemberReturns:
+    r"""Monte-Carlo returns of a policy from given states in each member of the world model.
+
+    .. math:: G_m = r_0 + \sum_{t=1}^{h-1} \gamma^t (r_t - \alpha \log \pi_t) + \gamma^h (v_m - \alpha \log \pi_h)
+
+    Their mean over rollouts is the value in member m, a sample of the posterior that the critic learns.
 
     Args:
         model_env: the world model as an environment, M members. Each rollout stays in its member.
         policy: acts; its actions are sampled unless ``deterministic``.
         observation: states, in units of the environment, shape ``[R, S]``.
-        horizon: steps of each rollout; what comes later, a share of ``gamma**horizon`` of the value, is left out.
+        horizon: steps of each rollout, h.
         gamma: discount, in [0, 1].
-        num_rollouts: rollouts averaged for each state and member. Their noise adds the variance of a return, divided
-            by this number, to the spread between members.
+        num_rollouts: rollouts from each state in each member, P.
         alpha: entropy temperature, as in :func:`sample_episodes`.
         deterministic: take the deterministic actions.
+        final_value: :math:`v_m`, the value after the last step: maps a tensordict with ``observation`` and ``action``,
+            batch size ``[M, R * P]``, row i of the first dimension in member i, to values ``[M, R * P]``. Defaults to
+            ``None``: what comes later is left out.
         seed: of the noise and the actions; the global generators are untouched.
 
     Returns:
-        Values in units of return, shape ``[R, M]``.
+        ``returns`` in units of return, shape ``[R, M, P]``; ``tail_weight``, the weight of what comes after the last
+        step in them: ``gamma**horizon``, or 0 for a rollout that terminated, shape ``[R, M, P]``.
 
     Raises:
         ValueError: if ``observation`` is not ``[R, S]``, or a number is out of its range.
@@ -209,18 +148,26 @@ def member_values(
         >>> from eqr_torchrl.world_models import GaussianEnsemble
         >>> model = GaussianEnsemble(3, 1, num_members=5, num_cells=(8,))
         >>> model_env = ModelBasedEnv(model, toy_env(), termination_fn=never_terminates)
-        >>> member_values(model_env, toy_actor(), torch.zeros(4, 3), horizon=3, gamma=0.9).shape
-        torch.Size([4, 5])
+        >>> member_returns(model_env, toy_actor(), torch.zeros(4, 3), horizon=3, gamma=0.9).returns.shape
+        torch.Size([4, 5, 10])
     """
     if observation.ndim != 2:
-        raise ValueError(f"observation must have shape [R, S]: got {tuple(observation.shape)}.")
-    _check(num_rollouts=num_rollouts, horizon=horizon, gamma=gamma, alpha=alpha, deterministic=deterministic)
+        raise ValueError(f"observation must have shape [R, S], got {tuple(observation.shape)}.")
+    if horizon < 0:
+        raise ValueError(f"horizon must not be negative, got {horizon}.")
+    _check(num_rollouts=num_rollouts, gamma=gamma, alpha=alpha, deterministic=deterministic)
     world_model, device = model_env.world_model, model_env.device
     M, rows = world_model.num_members, len(observation) * num_rollouts
-    state = observation.to(device).repeat_interleave(num_rollouts, 0).expand(M, -1, -1)  # [M, R*rollouts, S]
+    state = observation.to(device).repeat_interleave(num_rollouts, 0).expand(M, -1, -1)  # [M, R*P, S]
     value = torch.zeros(M, rows, 1, device=device, dtype=torch.float64)
     alive = torch.ones(M, rows, 1, device=device, dtype=torch.bool)
     mode = ExplorationType.DETERMINISTIC if deterministic else ExplorationType.RANDOM
+
+    def discounted(t: int, reward: Tensor, tensordict: TensorDictBase) -> Tensor:
+        if alpha and t > 0:
+            reward = reward - alpha * _log_prob(policy, tensordict).unsqueeze(-1)
+        return gamma**t * torch.where(alive, reward, 0.0)
+
     with isolated_rng(seed), evaluation_mode(world_model, policy), set_exploration_type(mode):
         for t in range(horizon):
             tensordict = policy(TensorDict({"observation": state}, [M, rows]))
@@ -228,18 +175,20 @@ def member_values(
             next_state, reward, terminated = (
                 x.squeeze(2) for x in model_env.transition(state, tensordict["action"], noise)
             )
-            if alpha and t > 0:
-                reward = reward - alpha * _log_prob(policy, tensordict).unsqueeze(-1)
-            value += gamma**t * torch.where(alive, reward, 0.0)
+            value += discounted(t, reward, tensordict)
             alive = alive & ~terminated
-            state = torch.where(alive, next_state, state)  # what is over stays where it is, finite
-    return value.squeeze(-1).unflatten(1, (-1, num_rollouts)).mean(-1).T.float()
+            state = torch.where(alive, next_state, state)  # a finished row stays where it is, finite
+        if final_value is not None:
+            tensordict = policy(TensorDict({"observation": state}, [M, rows]))
+            value += discounted(horizon, final_value(tensordict).unsqueeze(-1), tensordict)
+    returns, weight = (x.squeeze(-1).unflatten(1, (-1, num_rollouts)) for x in (value, gamma**horizon * alive))
+    return MemberReturns(returns.movedim(0, 1).float(), weight.movedim(0, 1).float())
 
 
 def _log_prob(policy: TensorDictModuleBase, tensordict: TensorDictBase) -> Tensor:
     get_dist = getattr(policy, "get_dist", None)
     if get_dist is None:
-        raise ValueError(f"policy must have get_dist for an entropy bonus (alpha > 0): got {type(policy).__name__}.")
+        raise ValueError(f"policy must have get_dist for an entropy bonus (alpha > 0), got {type(policy).__name__}.")
     tensordict = tensordict.select("observation", "action").to(_device(policy) or tensordict.device)
     return get_dist(tensordict).log_prob(tensordict["action"])
 
@@ -251,8 +200,8 @@ def _device(module: TensorDictModuleBase) -> torch.device | None:
 def _check(*, gamma: float, alpha: float, deterministic: bool, **counts: int) -> None:
     for name, count in counts.items():
         if count < 1:
-            raise ValueError(f"{name} must be positive: got {count}.")
+            raise ValueError(f"{name} must be positive, got {count}.")
     if not 0.0 <= gamma <= 1.0:
-        raise ValueError(f"gamma must lie in [0, 1]: got {gamma}.")
+        raise ValueError(f"gamma must lie in [0, 1], got {gamma}.")
     if alpha < 0 or (alpha and deterministic):
-        raise ValueError(f"alpha must be positive, and 0 for deterministic actions: got {alpha}.")
+        raise ValueError(f"alpha must be positive, and 0 for deterministic actions, got {alpha}.")

@@ -140,7 +140,7 @@ def probability_of_improvement(scores: Scores, baseline: Scores) -> FloatArray:
     """
     x, y = _validated(scores), _validated(baseline)
     if x.keys() != y.keys():
-        raise ValueError(f"scores and baseline must hold the same tasks: got {sorted(x)} and {sorted(y)}.")
+        raise ValueError(f"scores and baseline must hold the same tasks, got {sorted(x)} and {sorted(y)}.")
     pairs = [(x[task][..., :, None], y[task][..., None, :]) for task in x]  # [..., R, R']
     return np.mean([((a > b) + 0.5 * (a == b)).mean(axis=(-2, -1)) for a, b in pairs], axis=0)
 
@@ -178,9 +178,9 @@ def stratified_bootstrap(
         True
     """
     if num_resamples < 1:
-        raise ValueError(f"num_resamples must be positive: got {num_resamples}.")
+        raise ValueError(f"num_resamples must be positive, got {num_resamples}.")
     if not 0.0 < confidence < 1.0:
-        raise ValueError(f"confidence must lie in (0, 1): got {confidence}.")
+        raise ValueError(f"confidence must lie in (0, 1), got {confidence}.")
     generator = np.random.default_rng(seed)
     resampled = []
     for argument in scores:
@@ -194,12 +194,12 @@ def stratified_bootstrap(
 def _validated(scores: Scores) -> dict[str, FloatArray]:
     arrays = {task: np.asarray(runs, dtype=np.float64) for task, runs in scores.items()}
     if not arrays:
-        raise ValueError("scores must hold at least one task: got none.")
+        raise ValueError("scores must hold at least one task, got none.")
     for task, runs in arrays.items():
         if runs.ndim == 0 or runs.shape[-1] == 0:
-            raise ValueError(f"scores[{task!r}] must hold one score per run: got shape {runs.shape}.")
+            raise ValueError(f"scores[{task!r}] must hold one score per run, got shape {runs.shape}.")
         if not np.isfinite(runs).all():
-            raise ValueError(f"scores[{task!r}] must be finite: got {int((~np.isfinite(runs)).sum())} that are not.")
+            raise ValueError(f"scores[{task!r}] must be finite, got {int((~np.isfinite(runs)).sum())} that are not.")
     return arrays
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from eqr_torchrl.evaluation import (
+from eqr_torchrl.comparison import (
     aggregate_table,
     improvement_table,
     interquartile_mean,
@@ -64,7 +64,7 @@ def test_probability_of_improvement_matches_mann_whitney(scores):
 
 
 def test_probability_of_improvement_needs_the_same_tasks():
-    with pytest.raises(ValueError, match=r"must hold the same tasks: got \['a'\] and \['b'\]"):
+    with pytest.raises(ValueError, match=r"must hold the same tasks, got \['a'\] and \['b'\]"):
         probability_of_improvement({"a": [1.0]}, {"b": [1.0]})
 
 
@@ -119,8 +119,8 @@ def test_bootstrap_depends_on_its_seed_alone(scores):
     ("scores", "message"),
     [
         ({}, "at least one task"),
-        ({"a": []}, r"scores\['a'\] must hold one score per run: got shape \(0,\)"),
-        ({"a": [1.0, np.nan]}, r"scores\['a'\] must be finite: got 1 that are not"),
+        ({"a": []}, r"scores\['a'\] must hold one score per run, got shape \(0,\)"),
+        ({"a": [1.0, np.nan]}, r"scores\['a'\] must be finite, got 1 that are not"),
     ],
 )
 def test_bad_scores_are_named(scores, message):
@@ -137,6 +137,9 @@ def test_bad_bootstrap_arguments_are_named(kwargs):
 def test_tables_hold_each_algorithm_and_each_pair(scores):
     better = {task: runs + 10.0 for task, runs in scores.items()}
     table = aggregate_table({"new": better, "old": scores}, num_resamples=50)
-    assert [(row.algorithm, row.num_tasks, row.num_runs) for row in table[::4]] == [("new", 5, 35), ("old", 5, 35)]
+    counts = table[["algorithm", "num_tasks", "num_runs"]].drop_duplicates().values.tolist()
+    assert counts == [["new", 5, 35], ["old", 5, 35]]
+    gap = table.set_index(["algorithm", "metric"])["estimate"]["old", "optimality gap"]
+    assert gap == pytest.approx(optimality_gap(scores))
     pairs = improvement_table({"new": better, "old": scores}, num_resamples=50)
-    assert [row[:3] for row in pairs] == [("new", "old", 1.0), ("old", "new", 0.0)]
+    assert pairs[["algorithm", "baseline", "probability"]].values.tolist() == [["new", "old", 1.0], ["old", "new", 0.0]]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from eqr_torchrl.evaluation import calibration_error, central_interval_coverage, probability_integral_transform
+from eqr_torchrl.diagnostics import calibration_error, central_interval_coverage, probability_integral_transform
 
 LEVELS = (np.arange(51) + 0.5) / 51
 NOMINAL = np.array([0.1, 0.3, 0.5, 0.8, 0.95])
@@ -55,7 +55,7 @@ def test_interval_ends_interpolate_between_midpoint_levels():
 
 
 def test_bad_arguments_are_named():
-    with pytest.raises(ValueError, match=r"truth's shape and one more dimension: got \(2, 3\) for \(3,\)"):
+    with pytest.raises(ValueError, match=r"truth's shape and one more dimension, got \(2, 3\) for \(3,\)"):
         probability_integral_transform(np.zeros((2, 3)), np.zeros(3))
-    with pytest.raises(ValueError, match=r"probabilities must lie in \[0, 1\]: got 50.0 to 50.0"):
+    with pytest.raises(ValueError, match=r"probabilities must lie in \[0, 1\], got 50.0 to 50.0"):
         central_interval_coverage(np.zeros((2, 3)), np.zeros(2), [50])

@@ -1,14 +1,83 @@
-"""Figures of diagnostics: maps over a plane of states, calibration, and growth along model rollouts."""
+"""Figures of diagnostics: value distributions, maps over a plane of states, calibration, growth along rollouts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from eqr_torchrl.evaluation.plotting import COLOURS, COLUMN_WIDTH, LINES, saved_figure, to_array
+from eqr_torchrl.figures import COLOURS, COLUMN_WIDTH, LINES, draw_density, legend_key, saved_figure, to_array
+
+
+def plot_value_distribution(
+    quantiles: ArrayLike,
+    labels: Sequence[str],
+    path: str | Path,
+    *,
+    returns: Sequence[ArrayLike] | None = None,
+    member_values: ArrayLike | None = None,
+    xlabel: str = "value (discounted return)",
+) -> Path:
+    """Draws the value posterior at a few states: density on the left, quantile function on the right.
+
+    The posterior is about the *value*, an expectation: compare it with the mean of the returns, not with their spread.
+
+    Args:
+        quantiles: value quantiles at R states, in units of return, shape ``[R, N]``.
+        labels: name of each state.
+        path: file to write.
+        returns: Monte-Carlo returns from each state in the real environment, R sequences of any length: ticks below
+            the densities, their mean a dashed line.
+        member_values: Monte-Carlo value of each ensemble member at each state, shape ``[R, M]``: circles.
+        xlabel: name and unit of the value axis.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: if the shapes do not fit.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     plot_value_distribution([[0.0, 1.0, 3.0]], ["start"], folder + "/value.png", returns=[[1.0, 2.0]]).name
+        'value.png'
+    """
+    q = np.sort(to_array(quantiles), axis=-1)
+    if q.ndim != 2 or q.shape[0] != len(labels):
+        raise ValueError(f"quantiles must be [R, N] with one label each, got shape {q.shape} and {len(labels)} labels.")
+    members = None if member_values is None else to_array(member_values)
+    for name, rows in (("returns", returns), ("member_values", members)):
+        if rows is not None and len(rows) != len(labels):
+            raise ValueError(f"{name} must hold one entry per state, got {len(rows)} for {len(labels)}.")
+    with saved_figure(path, 2 * COLUMN_WIDTH, 2.2) as figure:
+        density_axes, quantile_axes = figure.subplots(1, 2)
+        levels = (np.arange(q.shape[1]) + 0.5) / q.shape[1]
+        for i, label in enumerate(labels):
+            colour, line = COLOURS[i % len(COLOURS)], LINES[i // len(COLOURS) % len(LINES)]
+            draw_density(density_axes, q[i], colour, line)
+            quantile_axes.plot(levels, q[i], line, color=colour, label=label)
+            baseline = -0.06 * (i + 1)
+            if returns is not None:
+                sample = to_array(returns[i])
+                density_axes.plot(sample, np.full(sample.size, baseline), "|", color=colour, markersize=5, alpha=0.6)
+                density_axes.axvline(sample.mean(), color=colour, linestyle="--", linewidth=0.8)
+                quantile_axes.axhline(sample.mean(), color=colour, linestyle="--", linewidth=0.8)
+            if members is not None:
+                density_axes.plot(
+                    members[i], np.full(members[i].size, baseline), "o", color=colour, markersize=3.5, fillstyle="none"
+                )
+        density_axes.set(xlabel=xlabel, ylabel="posterior density / peak", yticks=[0, 0.5, 1])
+        quantile_axes.set(xlabel="quantile level", ylabel=xlabel, xlim=(0, 1))
+        handles = quantile_axes.get_legend_handles_labels()[0]
+        if returns is not None:
+            handles.append(legend_key("--", "Monte-Carlo returns (ticks), mean"))
+        if members is not None:
+            handles.append(legend_key("o", "value in each ensemble member"))
+        figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 4))
+    return Path(path)
 
 
 def plot_value_maps(
@@ -46,7 +115,7 @@ def plot_value_maps(
     arrays = {title: to_array(values) for title, values in maps.items()}
     for title, values in arrays.items():
         if values.shape != (ys.size, xs.size):
-            raise ValueError(f"maps[{title!r}] must have shape {(ys.size, xs.size)}: got {values.shape}.")
+            raise ValueError(f"maps[{title!r}] must have shape {(ys.size, xs.size)}, got {values.shape}.")
     with saved_figure(path, COLUMN_WIDTH * max(len(arrays), 1), 2.4) as figure:
         axes = figure.subplots(1, len(arrays), squeeze=False)[0]
         for panel, (title, values) in zip(axes, arrays.items(), strict=True):
@@ -60,9 +129,9 @@ def plot_calibration(coverage: ArrayLike, probabilities: ArrayLike, ranks: Array
     """Draws coverage of central intervals against nominal probability, and the histogram of the truth's ranks.
 
     Args:
-        coverage: from :func:`~eqr_torchrl.evaluation.central_interval_coverage`, shape ``[P]``.
+        coverage: from :func:`~eqr_torchrl.diagnostics.central_interval_coverage`, shape ``[P]``.
         probabilities: nominal ones, shape ``[P]``.
-        ranks: from :func:`~eqr_torchrl.evaluation.probability_integral_transform`, any shape.
+        ranks: from :func:`~eqr_torchrl.diagnostics.probability_integral_transform`, any shape.
         path: file to write.
 
     Returns:

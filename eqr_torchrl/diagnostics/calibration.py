@@ -57,7 +57,7 @@ def central_interval_coverage(quantiles: ArrayLike, truth: ArrayLike, probabilit
     q, y = _checked(quantiles, truth)
     p = np.asarray(probabilities, np.float64)
     if ((p < 0) | (p > 1)).any():
-        raise ValueError(f"probabilities must lie in [0, 1]: got {p.min()} to {p.max()}.")
+        raise ValueError(f"probabilities must lie in [0, 1], got {p.min()} to {p.max()}.")
     low, high = _interpolated_quantiles(q, (1 - p) / 2), _interpolated_quantiles(q, (1 + p) / 2)
     inside = (low <= y[..., None]) & (y[..., None] <= high)  # [..., P]
     return inside.reshape(-1, p.size).mean(axis=0)
@@ -94,5 +94,5 @@ def _interpolated_quantiles(quantiles: FloatArray, levels: FloatArray) -> FloatA
 def _checked(quantiles: ArrayLike, truth: ArrayLike) -> tuple[FloatArray, FloatArray]:
     q, y = np.asarray(quantiles, np.float64), np.asarray(truth, np.float64)
     if q.ndim == 0 or q.shape[:-1] != y.shape or q.size == 0:
-        raise ValueError(f"quantiles must be truth's shape and one more dimension: got {q.shape} for {y.shape}.")
+        raise ValueError(f"quantiles must be truth's shape and one more dimension, got {q.shape} for {y.shape}.")
     return np.sort(q, axis=-1), y
