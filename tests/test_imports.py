@@ -39,7 +39,7 @@ LAZY = (
 )
 
 # Where a heavy library may be imported at the top of a file.
-PLOTTING = {"figures.py", "tabular/plotting.py"}
+PLOTTING = {"figures.py"}
 
 
 def files() -> list[Path]:

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from .bellman import (
+from eqr_torchrl.tabular.bellman import (
     bellman_targets,
     value_distribution_backup,
     value_distribution_iteration,
     value_distribution_samples,
 )
-from .dirichlet import DirichletPosterior
-from .envs import MDPEnv, NRoom, ToyMDP
-from .eqr import QuantileEstimate, epistemic_quantile_regression
-from .mdp import MDP, MarkovRewardProcess
-from .nroom import nroom_cells, nroom_mdp, nroom_prior
-from .plotting import (
-    plot_nroom,
-    plot_quantile_loss,
-    plot_regret,
-    plot_toy,
-    plot_uncertain_transition,
-    plot_unrolling,
-)
-from .posterior import ConjugatePosterior, EmpiricalPosterior, MDPPosterior
-from .psrl import PSRLResult, psrl
-from .rewards import NormalGammaPosterior, NormalPosterior, RewardPosterior
-from .solve import action_values, policy_iteration, policy_values, process_values, sample_values
-from .statistics import TransitionStatistics, count_transitions
-from .toy import TOY_POSTERIORS, sample_toy_parameter, toy_mdp
-from .unroll import UnrolledMDP, unroll, unrolled_values
+from eqr_torchrl.tabular.dirichlet import DirichletPosterior
+from eqr_torchrl.tabular.envs import MDPEnv, NRoom, ToyMDP
+from eqr_torchrl.tabular.eqr import QuantileEstimate, epistemic_quantile_regression
+from eqr_torchrl.tabular.mdp import MDP, MarkovRewardProcess
+from eqr_torchrl.tabular.nroom import nroom_cells, nroom_mdp, nroom_prior
+from eqr_torchrl.tabular.posterior import ConjugatePosterior, EmpiricalPosterior, MDPPosterior
+from eqr_torchrl.tabular.psrl import PSRLResult, psrl
+from eqr_torchrl.tabular.rewards import NormalGammaPosterior, NormalPosterior, RewardPosterior
+from eqr_torchrl.tabular.solve import action_values, policy_iteration, policy_values, process_values, sample_values
+from eqr_torchrl.tabular.statistics import TransitionStatistics, count_transitions
+from eqr_torchrl.tabular.toy import TOY_POSTERIORS, sample_toy_parameter, toy_mdp
+from eqr_torchrl.tabular.unroll import UnrolledMDP, unroll, unrolled_values
 
 __all__ = [
     "MDP",
@@ -54,12 +46,6 @@ __all__ = [
     "nroom_cells",
     "nroom_mdp",
     "nroom_prior",
-    "plot_nroom",
-    "plot_quantile_loss",
-    "plot_regret",
-    "plot_toy",
-    "plot_uncertain_transition",
-    "plot_unrolling",
     "policy_iteration",
     "policy_values",
     "process_values",

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from eqr_torchrl.functional import quantile_projection
-
-from .mdp import MarkovRewardProcess
+from eqr_torchrl.tabular.mdp import MarkovRewardProcess
 
 
 def bellman_targets(atoms: Tensor, process: MarkovRewardProcess) -> Tensor:

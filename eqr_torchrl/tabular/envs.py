@@ -10,9 +10,9 @@ from torch import Tensor
 from torchrl.data import Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase
 
-from .mdp import MDP
-from .nroom import nroom_mdp
-from .toy import toy_mdp
+from eqr_torchrl.tabular.mdp import MDP
+from eqr_torchrl.tabular.nroom import nroom_mdp
+from eqr_torchrl.tabular.toy import toy_mdp
 
 
 class MDPEnv(EnvBase):

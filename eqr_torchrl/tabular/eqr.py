@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from eqr_torchrl.functional import quantile_midpoints
-
-from .bellman import bellman_targets
-from .mdp import MarkovRewardProcess
-from .posterior import MDPPosterior
+from eqr_torchrl.tabular.bellman import bellman_targets
+from eqr_torchrl.tabular.mdp import MarkovRewardProcess
+from eqr_torchrl.tabular.posterior import MDPPosterior
 
 # Counting targets below a quantile: all pairs up to this many targets, by sorting beyond. On one core, pairs take half
 # the time of sorting at 10 targets, the same at 32 and four times as long at 100 (benchmarks/tabular.py).

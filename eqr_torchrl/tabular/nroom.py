@@ -6,10 +6,10 @@ from typing import Literal
 
 import torch
 
-from .dirichlet import DirichletPosterior
-from .mdp import MDP
-from .posterior import ConjugatePosterior
-from .rewards import NormalGammaPosterior, NormalPosterior
+from eqr_torchrl.tabular.dirichlet import DirichletPosterior
+from eqr_torchrl.tabular.mdp import MDP
+from eqr_torchrl.tabular.posterior import ConjugatePosterior
+from eqr_torchrl.tabular.rewards import NormalGammaPosterior, NormalPosterior
 
 _MOVES = ((0, -1), (0, 1), (1, 0), (-1, 0))  # row and column steps of actions 0..3: left, right, down, up
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .dirichlet import DirichletPosterior
-from .mdp import MDP, MarkovRewardProcess, select_actions, validate_policy
-from .rewards import RewardPosterior
-from .statistics import TransitionStatistics
+from eqr_torchrl.tabular.dirichlet import DirichletPosterior
+from eqr_torchrl.tabular.mdp import MDP, MarkovRewardProcess, select_actions, validate_policy
+from eqr_torchrl.tabular.rewards import RewardPosterior
+from eqr_torchrl.tabular.statistics import TransitionStatistics
 
 
 class MDPPosterior(ABC):

@@ -10,10 +10,10 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
-from .mdp import MDP
-from .posterior import ConjugatePosterior
-from .solve import policy_iteration, policy_values
-from .statistics import count_transitions
+from eqr_torchrl.tabular.mdp import MDP
+from eqr_torchrl.tabular.posterior import ConjugatePosterior
+from eqr_torchrl.tabular.solve import policy_iteration, policy_values
+from eqr_torchrl.tabular.statistics import count_transitions
 
 
 @dataclass(frozen=True, eq=False)

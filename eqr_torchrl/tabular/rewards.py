@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .mdp import select_actions
-from .statistics import TransitionStatistics
+from eqr_torchrl.tabular.mdp import select_actions
+from eqr_torchrl.tabular.statistics import TransitionStatistics
 
 
 class RewardPosterior(ABC):

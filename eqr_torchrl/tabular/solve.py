@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .mdp import MDP, MarkovRewardProcess
-from .posterior import MDPPosterior
+from eqr_torchrl.tabular.mdp import MDP, MarkovRewardProcess
+from eqr_torchrl.tabular.posterior import MDPPosterior
 
 _SAMPLE_BYTES = 8e6  # transition matrices solved in one go
 _TIE_TOLERANCE = 1e-10  # action values closer than this, relative to the largest one, count as equal

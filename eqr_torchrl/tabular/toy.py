@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .mdp import MDP
+from eqr_torchrl.tabular.mdp import MDP
 
 TOY_POSTERIORS: dict[str, tuple[tuple[float, float], ...]] = {
     "gaussian": ((0.5, 0.1),),

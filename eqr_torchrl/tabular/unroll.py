@@ -7,10 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .bellman import bellman_targets
-from .mdp import MDP, MarkovRewardProcess
-
-_MAX_DENSE_ENTRIES = 50_000_000
+from eqr_torchrl.tabular.bellman import bellman_targets
+from eqr_torchrl.tabular.mdp import MDP, MarkovRewardProcess
 
 
 def unroll(mdp: MDP, horizon: int) -> UnrolledMDP:
@@ -143,51 +141,3 @@ class UnrolledMDP:
         steps_left = unrolled_values(self.mdp.under(policy), self.horizon)[1:].flip(0)  # step 0 has all steps left
         values = steps_left.movedim(0, -2).flatten(-2)
         return torch.cat([values, values.new_zeros((*self.mdp.batch_shape, 1))], -1)
-
-    def sparse_transitions(self, policy: Tensor) -> Tensor:
-        """Transition matrix under ``policy`` as a sparse COO tensor, shape ``[H * S + 1, H * S + 1]``.
-
-        Args:
-            policy: a policy of ``mdp``, followed at every step.
-
-        Raises:
-            ValueError: if ``mdp`` is a batch.
-        """
-        if self.mdp.batch_shape:
-            raise ValueError(f"sparse_transitions needs a single MDP: got batch shape {tuple(self.mdp.batch_shape)}.")
-        step = self.mdp.under(policy).transitions
-        state, successor = step.nonzero(as_tuple=True)
-        size = self.mdp.num_states
-        offset = torch.arange(self.horizon - 1, device=step.device).unsqueeze(-1) * size  # [H - 1, 1]
-        rows, columns = (offset + state).flatten(), (offset + size + successor).flatten()
-        last = torch.arange((self.horizon - 1) * size, self.num_states, device=step.device)  # all go to the end
-        indices = torch.stack(
-            [torch.cat([rows, last]), torch.cat([columns, torch.full_like(last, self.terminal_state)])]
-        )
-        entries = torch.cat([step[state, successor].repeat(self.horizon - 1), step.new_ones(len(last))])
-        return torch.sparse_coo_tensor(indices, entries, (self.num_states, self.num_states), check_invariants=False)
-
-    def to_mdp(self) -> MDP:
-        """The same as a dense :class:`MDP`, for small sizes.
-
-        Raises:
-            ValueError: if its table of transitions would hold more than 50 million entries.
-        """
-        base, size = self.mdp, self.num_states
-        entries = base.batch_shape.numel() * size * base.num_actions * size
-        if entries > _MAX_DENSE_ENTRIES:
-            raise ValueError(f"horizon {self.horizon} makes a table of {entries:,} entries: use values() instead.")
-        transitions = base.transitions.new_zeros((*base.batch_shape, size, base.num_actions, size))
-        blocks = transitions[..., :-1, :, :-1].unflatten(-1, (self.horizon, -1)).unflatten(-4, (self.horizon, -1))
-        blocks[..., :-1, :, :, 1:, :].diagonal(dim1=-5, dim2=-2).copy_(
-            base.transitions.unsqueeze(-1).expand(*base.transitions.shape, self.horizon - 1)
-        )
-        transitions[..., (self.horizon - 1) * base.num_states :, :, -1] = 1.0
-        rewards = torch.cat(
-            [
-                base.rewards.repeat(*(1,) * len(base.batch_shape), self.horizon, 1),
-                torch.zeros_like(base.rewards[..., :1, :]),
-            ],
-            -2,
-        )
-        return MDP(transitions, rewards, base.gamma, (self.terminal_state,), self.index(base.initial_state, 0))

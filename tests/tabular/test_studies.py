@@ -100,12 +100,14 @@ def test_same_seed_same_table(script, runs, tmp_path, capsys):
     [
         ("toy", "experiment=tyo", "experiment=tyo"),
         ("toy", "experiment.num_beta=3", "num_betas"),
-        ("toy", "experiment.num_betas=many", "experiment.num_betas"),
-        ("toy", "experiment.num_betas=0", "experiment.num_betas must be a positive integer"),
-        ("toy", "experiment.truncation=cut", "clipped, truncated"),
+        ("toy", "experiment.num_betas=many", "num_betas must be"),
+        ("toy", "experiment.num_betas=0", "num_betas must be a positive integer, got 0"),
+        ("toy", "experiment.truncation=cut", "truncation must be 'clipped' or 'truncated', got 'cut'"),
         ("toy", "experiment.num_samples=61", "num_samples"),
-        ("qr_loss", "experiment.beta=2", "beta"),
-        ("nroom", "experiment.snapshots=[]", "experiment.snapshots"),
+        ("qr_loss", "experiment.beta=2", "beta must lie in [0, 1]"),
+        ("nroom", "experiment.snapshots=[]", "snapshots must hold at least one"),
+        ("nroom", "experiment.snapshots=[1,0]", "snapshots[1] must be a positive integer, got 0"),
+        ("qr_loss", "experiment.levels=[0.1,x]", "levels[1] must be a number, got 'x'"),
         ("nroom", "experiment.num_truth=51", "num_truth"),
     ],
 )
@@ -140,7 +142,9 @@ def test_toy_study_reproduces_the_published_errors(script, tmp_path):
 
 def test_values_of_the_grid_world_spread_as_published(script, generator):
     policy, _ = policy_iteration(nroom_mdp(left_prize_ends_episode=True))
-    posterior = nroom_prior(shared_noise=True).update(script.follow(policy, [1, 10, 100], 20))
+    from tabular_studies.nroom import follow  # importable once the script is
+
+    posterior = nroom_prior(shared_noise=True).update(follow(policy, [1, 10, 100], 20))
     values = sample_values(posterior, policy, 1000, generator=generator)[..., 38]
     for column, (mean, std) in enumerate([(0.62, 4.88), (0.72, 3.08), (0.92, 0.58)]):
         assert float(values[:, column].mean()) == pytest.approx(mean, abs=0.15 * std)

@@ -1,0 +1,1 @@
+"""The tabular studies: each is a function that ``configs/tabular/experiment/`` names, and its figures."""
