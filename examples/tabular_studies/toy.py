@@ -134,16 +134,18 @@ def qr_loss(
     check_numbers(beta=beta, **{f"levels[{i}]": level for i, level in enumerate(levels)})
     x = sample_toy_parameter("example", num_samples, generator=generator)
     values = process_values(toy_mdp(beta, x).under(NO_CHOICE))[:, 0]
-    grid, levels_ = torch.linspace(-1, 1, num_grid, dtype=torch.float64), torch.tensor(levels, dtype=torch.float64)
+    grid, level_tensor = torch.linspace(-1, 1, num_grid, dtype=torch.float64), torch.tensor(levels, dtype=torch.float64)
     gap = values - grid.unsqueeze(-1)  # [G, Q]
-    losses = torch.outer(levels_, gap.relu().mean(-1)) + torch.outer(1 - levels_, (-gap).relu().mean(-1))  # Eq. 13
-    quantiles = torch.quantile(values, levels_, interpolation="nearest")
+    losses = torch.outer(level_tensor, gap.relu().mean(-1)) + torch.outer(
+        1 - level_tensor, (-gap).relu().mean(-1)
+    )  # Eq. 13
+    quantiles = torch.quantile(values, level_tensor, interpolation="nearest")
     summary = [
         f"  level {level:g}: quantile {quantile:.3f}, minimum of the loss at {grid[at]:.3f}"
         for level, quantile, at in zip(levels, quantiles, losses.argmin(-1), strict=True)
     ]
     rows = [(level, float(v), float(losses[i, j])) for i, level in enumerate(levels) for j, v in enumerate(grid)]
-    figure = plot_quantile_loss(values, levels_, grid, losses)
+    figure = plot_quantile_loss(values, level_tensor, grid, losses)
     return Findings(summary, {"qr_loss.png": figure}, {"qr_loss.csv": (("level", "v", "loss"), rows)})
 
 
