@@ -87,7 +87,7 @@ def load_agent(source: Path) -> tuple:
     env = instantiate(cfg.env, max_episode_steps=steps)
     actor = instantiate(cfg.actor, env)
     critics = [instantiate(cfg.critic, env) for _ in range(cfg.loss.num_qvalue_nets)]
-    world_model = instantiate(cfg.world_model, env.observation_spec["observation"].shape[-1], env.action_spec.shape[-1])
+    world_model = instantiate(cfg.world_model, env)
     loss = instantiate(cfg.loss)(actor_network=actor, qvalue_network=critics)
     loss.make_value_estimator(gamma=cfg.gamma)
     loss.load_state_dict(saved["loss"])  # actor and critics share their parameters with the loss ...

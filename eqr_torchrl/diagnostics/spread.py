@@ -146,7 +146,7 @@ def spread_verdict(spread: ValueSpread, *, coverage: float | None = None) -> str
             "comes later; collect more data or fit the models better."
         )
     if spread.critic_std == spread.member_std == 0:
-        return "No spread: the members agree and so does the critic; raise prior_scale if they should not."
+        return "No spread: the members agree and so does the critic; raise world_model.prior_scale if they should not."
     if spread.error > 2 * max(spread.critic_std, spread.member_std):
         return (
             f"Not converged: the critic is off by {spread.error:.3g} from its own models, more than twice the spread; "
@@ -167,7 +167,7 @@ def spread_verdict(spread: ValueSpread, *, coverage: float | None = None) -> str
     agrees = f"the critic states {ratio:.2f} of the spread between members"
     if coverage is not None and coverage < 0.2:
         return (
-            f"Calibrated to the models, not to the environment: {agrees}, but {coverage:.0%} of real returns lie in "
-            "its central 50 % intervals; unless the returns are mostly noise, collect more data or raise prior_scale."
+            f"Calibrated to the models, not to the environment: {agrees}, but {coverage:.0%} of real returns lie in its "
+            "central 50 % intervals; unless returns are mostly noise, collect more data or raise world_model.prior_scale."
         )
     return f"Calibrated: {agrees}."

@@ -18,7 +18,7 @@ CONFIG = {
     "env": {"_target_": "eqr_torchrl.envs.make_env", "name": "Pendulum-v1"},
     "actor": {"_target_": "eqr_torchrl.modules.make_actor", "num_cells": [8]},
     "critic": {"_target_": "eqr_torchrl.modules.make_critic", "num_cells": [8], "num_quantiles": 5},
-    "world_model": {"_target_": "eqr_torchrl.world_models.GaussianEnsemble", "num_cells": [8]},
+    "world_model": {"_target_": "eqr_torchrl.world_models.make_world_model", "num_cells": [8]},
     "loss": {"_target_": "eqr_torchrl.objectives.EpistemicQuantileLoss", "_partial_": True, "num_qvalue_nets": 1},
     "rollout": {"horizon": 2},
 }
@@ -45,7 +45,7 @@ def make_run(folder: Path, changes: dict) -> None:
             parameter.data.fill_(7.0)  # the last bias: the value everywhere
     folder.mkdir()
     OmegaConf.save(cfg, folder / "config.yaml")
-    parts = {"loss": loss.state_dict(), "world_model": instantiate(cfg.world_model, 3, 1).state_dict()}
+    parts = {"loss": loss.state_dict(), "world_model": instantiate(cfg.world_model, env).state_dict()}
     save_checkpoint(checkpoint_path(folder, 10), {"parts": parts})
 
 
