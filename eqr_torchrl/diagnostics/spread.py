@@ -167,7 +167,8 @@ def spread_verdict(spread: ValueSpread, *, coverage: float | None = None) -> str
     agrees = f"the critic states {ratio:.2f} of the spread between members"
     if coverage is not None and coverage < 0.2:
         return (
-            f"Calibrated to the models, not to the environment: {agrees}, but {coverage:.0%} of real returns lie in its "
-            "central 50 % intervals; unless returns are mostly noise, collect more data or raise world_model.prior_scale."
+            f"Calibrated to the models, not to the environment: {agrees}, but {coverage:.0%} of real returns lie in "
+            "its central 50 % intervals; unless returns are mostly noise, collect more data or raise "
+            "world_model.prior_scale."
         )
     return f"Calibrated: {agrees}."
