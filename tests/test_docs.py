@@ -22,7 +22,7 @@ PAGES = [page for page in PAGES if "_build" not in page.parts]
 def public_names() -> set[str]:
     """Full names of everything in an ``__all__``; what the top re-exports counts under its folder."""
     folders = [f"eqr_torchrl.{p.name}" for p in PACKAGE.iterdir() if (p / "__init__.py").is_file()]
-    modules = [*folders, "eqr_torchrl.utility", "eqr_torchrl.testing"]
+    modules = [*folders, *(f"eqr_torchrl.{name}" for name in ("evaluation", "figures", "testing", "utility"))]
     names = {f"{module}.{name}" for module in modules for name in importlib.import_module(module).__all__}
     top = importlib.import_module("eqr_torchrl")
     for name in top.__all__:

@@ -15,6 +15,8 @@ from torch import nn
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type, step_mdp
 
+__all__ = ["EpisodeRow", "evaluate"]
+
 
 class EpisodeRow(TypedDict):
     """One evaluation episode; the keys are columns of ``evaluations.csv``."""
