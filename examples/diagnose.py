@@ -215,6 +215,7 @@ def main() -> None:
         )  # fmt: skip
         verdict = spread_verdict(spread, coverage=None if math.isnan(covered) else covered)
         found = {
+            "memberwise": "yes" if spread.memberwise else "no",
             "horizon": str(trusted),
             "left_out": f"{spread.left_out:.3f}",
             "critic_std": f"{spread.critic_std:.3g}",

@@ -113,4 +113,4 @@ def test_the_verdict_is_printed_and_written_as_a_row(tmp_path, monkeypatch, caps
     text = (tmp_path / "run" / "figures" / "diagnostics" / "spread.csv").read_text()
     row = next(csv.DictReader(text.splitlines()))
     assert row["verdict"] in capsys.readouterr().out
-    assert (row["critic_std"], row["member_std"]) == ("0", "0")
+    assert (row["memberwise"], row["critic_std"], row["member_std"]) == ("no", "0", "0")

@@ -112,7 +112,11 @@ GOOD = ValueSpread(100, 0.1, True, critic_std=1.0, member_std=1.0, error=0.5)
     ("spread", "coverage", "expected"),
     [
         (GOOD, 0.5, "Calibrated: the critic states 1.00 of the spread between members."),
-        (GOOD, 0.1, "Calibrated to the models, not to the environment: .* 10% of real returns .* raise world_model.prior_scale"),
+        (
+            GOOD,
+            0.1,
+            "Calibrated to the models, not to the environment: .* 10% of real returns .* raise world_model.prior_scale",
+        ),
         (GOOD._replace(error=2.1), 0.5, "Not converged: the critic is off by 2.1 from its own models, .* more updates"),
         (GOOD._replace(critic_std=0.4), 0.5, "Too narrow: .* states 0.40 of .* train with more updates"),
         (GOOD._replace(critic_std=0.4, memberwise=False), 0.5, "Too narrow: .* at most 0.40 .*algorithm=member_values"),
