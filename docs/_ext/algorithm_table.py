@@ -20,9 +20,10 @@ def algorithm_rows() -> list[tuple[str, ...]]:
     rows = []
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         for path in sorted((CONFIGS / "algorithm").glob("*.yaml")):
-            cfg = OmegaConf.to_container(compose("eqr_sac", [f"algorithm={path.stem}"]), resolve=False)
+            cfg = OmegaConf.to_container(compose("eqr_sac", [f"algorithm={path.stem}"]), resolve=True)
             critics, quantiles = cfg["loss"].get("num_qvalue_nets", 1), cfg["critic"].get("num_quantiles", 1)
-            critic = f"{critics} x " + (f"{quantiles} quantiles" if quantiles > 1 else "scalar")
+            outputs = "values, one a member" if path.stem == "member_values" else "quantiles"
+            critic = f"{critics} x " + (f"{quantiles} {outputs}" if quantiles > 1 else "scalar")
             rules = "; ".join(
                 f"{rule['member']}, " + ("L starts in all" if rule.get("split_starts") else "L starts a member")
                 for rule in cfg["rollout"]["member_rules"]
