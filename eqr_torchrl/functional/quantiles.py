@@ -94,7 +94,7 @@ def _sorted(values: Tensor) -> Tensor:
     """Values in increasing order along the last dimension, without gradient."""
     if torch.compiler.is_compiling() or values.device.type != "cpu":
         return values.sort(dim=-1).values
-    return torch.from_numpy(np.sort(values.detach().numpy(), axis=-1))  # vectorised: up to 50 times faster
+    return torch.from_numpy(np.sort(values.detach().contiguous().numpy(), axis=-1))  # vectorised: up to 50 times faster
 
 
 def _count_below(increasing: Tensor, cuts: Tensor) -> Tensor:

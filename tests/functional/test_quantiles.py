@@ -118,6 +118,18 @@ def test_predictions_and_targets_may_differ_in_type(quantile_type, target_type):
     assert theta.grad.item() == pytest.approx((0.75 - 0.25 - 0.25) / 3, rel=4e-3)
 
 
+def test_targets_that_several_critics_share_are_sorted_without_a_warning():
+    y = torch.randn(4, 6)
+    shared = y.unsqueeze(1).expand(4, 3, 6)
+    torch.set_warn_always(True)
+    try:
+        loss = F.quantile_huber_loss(torch.zeros(4, 3, 2), shared, F.quantile_midpoints(2))
+    finally:
+        torch.set_warn_always(False)
+    expected = F.quantile_huber_loss(torch.zeros(4, 2), y, F.quantile_midpoints(2))
+    torch.testing.assert_close(loss, expected.unsqueeze(1).expand(4, 3))
+
+
 def test_a_nan_target_shows_in_the_loss():
     y = torch.tensor([[0.0, float("nan")], [0.0, 1.0]])
     loss = F.quantile_huber_loss(torch.zeros(2, 3), y, F.quantile_midpoints(3))

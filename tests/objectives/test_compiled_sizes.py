@@ -62,17 +62,18 @@ def test_steps_of_the_imagined_environment(member):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["replayed", "ensemble", "memberwise"])
+@pytest.mark.parametrize("kind", ["replayed", "ensemble", "memberwise", "member values"])
 def test_losses(kind):
-    if kind == "memberwise":
+    if kind.startswith("member"):
         critics = [toy_critic(num_quantiles=1, num_cells=(8,)) for _ in range(2)]
-        loss = MemberwiseSACLoss(toy_actor(num_cells=(8,)), critics)
+        one = toy_critic(num_quantiles=2, num_cells=(8,))
+        loss = MemberwiseSACLoss(toy_actor(num_cells=(8,)), critics if kind == "memberwise" else one)
         SoftUpdate(loss, tau=0.1)
     else:
         loss = make_loss(toy_actor(num_cells=(8,)), toy_critic(num_cells=(8,)))
     compiled = torch.compile(loss, backend="eager", fullgraph=True)
     for size in SIZES:
-        batch = toy_batch(size, *((2, 3) if kind == "ensemble" else ()))
+        batch = toy_batch(size, *((2, 3) if kind in ("ensemble", "member values") else ()))
         if kind == "memberwise":
             batch = batch.select("observation").set("members", torch.stack([batch, batch], 1))
         found, expected = same_draws(compiled, batch), same_draws(loss, batch)
