@@ -25,31 +25,43 @@ _STEPS = "steps_to_next_obs"  # as MultiStepTransform writes it
 
 
 class SoftActorCriticOptions(TypedDict, total=False):
-    """Keyword arguments that every soft actor-critic loss of this package takes, as TorchRL's ``SACLoss`` does."""
+    """Keyword arguments that every soft actor-critic loss of this package takes, named as in TorchRL's ``SACLoss``.
+
+    Args:
+        alpha_init: initial entropy temperature, in units of reward per nat. Defaults to ``1.0``.
+        min_alpha: smallest temperature. Defaults to ``None``: no bound.
+        max_alpha: largest temperature. Defaults to ``None``: no bound.
+        fixed_alpha: whether the temperature stays at ``alpha_init``. Defaults to ``False``.
+        target_entropy: in nats. Defaults to ``"auto"``: minus the action dimension.
+        action_spec: spec of the action, where the policy has none and ``target_entropy="auto"``. Defaults to ``None``.
+        delay_qvalue: whether targets use parameters that a ``SoftUpdate`` or ``HardUpdate`` moves. Defaults to
+            ``True``.
+        separate_losses: whether parameters shared with the policy get no gradient from the critics' loss. Defaults to
+            ``False``.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``, over the batch. Defaults to ``None``: the mean.
+        scalar_output_mode: with ``reduction="none"``, ``"non_tensor"`` keeps the scalar outputs as non-tensor data;
+            ``"exclude"`` and ``None`` (the default) leave them out.
+        use_prioritized_weights: whether ``priority_weight`` weighs the losses. Defaults to ``"auto"``: where the batch
+            has it.
+
+    Examples:
+        >>> from eqr_torchrl.objectives import EpistemicQuantileLoss
+        >>> options: SoftActorCriticOptions = {"alpha_init": 0.25, "fixed_alpha": True}
+        >>> EpistemicQuantileLoss(toy_actor(), toy_critic(), **options).alpha_init
+        tensor(0.2500)
+    """
 
     alpha_init: float
-    """Initial entropy temperature, in units of reward per nat. Defaults to ``1.0``."""
     min_alpha: float | None
-    """Smallest temperature. Defaults to ``None``: no bound."""
     max_alpha: float | None
-    """Largest temperature. Defaults to ``None``: no bound."""
     fixed_alpha: bool
-    """Whether the temperature stays at ``alpha_init``. Defaults to ``False``."""
     target_entropy: float | Literal["auto"]
-    """In nats. Defaults to ``"auto"``: minus the action dimension."""
     action_spec: Any
-    """Spec of the action, where the policy has none and ``target_entropy="auto"``. Defaults to ``None``."""
     delay_qvalue: bool
-    """Whether targets use parameters that a ``SoftUpdate`` or ``HardUpdate`` moves. Defaults to ``True``."""
     separate_losses: bool
-    """Whether parameters shared with the policy get no gradient from the critics' loss. Defaults to ``False``."""
     reduction: Literal["none", "mean", "sum"] | None
-    """How the losses of a batch become one. Defaults to ``"mean"``."""
     scalar_output_mode: Literal["exclude", "non_tensor"] | None
-    """With ``reduction="none"``, ``"non_tensor"`` keeps the scalar outputs as non-tensor data, and ``"exclude"`` or
-    ``None`` (the default) leaves them out."""
     use_prioritized_weights: bool | Literal["auto"]
-    """Whether ``priority_weight`` weighs the losses. Defaults to ``"auto"``: where the batch has it."""
 
 
 class StackedCritics(nn.Module):
