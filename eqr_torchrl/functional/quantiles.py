@@ -92,7 +92,8 @@ class _SortedQuantileHuber(torch.autograd.Function):
 
 def _sorted(values: Tensor) -> Tensor:
     """Values in increasing order along the last dimension, without gradient."""
-    if torch.compiler.is_compiling() or values.device.type != "cpu":
+    traced = torch.compiler.is_compiling() or values.device.type != "cpu"
+    if traced or values.dtype not in (torch.float32, torch.float64):
         return values.sort(dim=-1).values
     return torch.from_numpy(np.sort(values.detach().contiguous().numpy(), axis=-1))  # vectorised: up to 50 times faster
 
