@@ -2,16 +2,15 @@
 
 Each maps the quantiles of the posterior over values, shape ``[..., N]``, to the scalar that the actor ascends, shape
 ``[...]``. All are differentiable and do not depend on the order of the quantiles, so crossing quantiles do no harm.
-Any other module with that contract can take their place.
+Any other module with that contract can take their place; a module with trainable parameters is trained with the policy.
 """
 
 from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor, nn
-
-from eqr_torchrl import functional as F
 
 __all__ = ["CVaRUtility", "EntropicUtility", "MeanUtility", "OptimisticUtility", "QuantileUtility"]
 
@@ -32,13 +31,15 @@ class MeanUtility(nn.Module):
 
 
 class OptimisticUtility(nn.Module):
-    r"""Optimism in the face of uncertainty: mean plus standard deviation.
+    r"""Optimism in the face of uncertainty: mean plus ``scale`` unbiased standard deviations.
 
-    See :func:`~eqr_torchrl.functional.mean_plus_std` (eq. 23 of `Luis et al. (2024)
-    <https://arxiv.org/abs/2308.06590>`_). A negative scale is pessimism.
+    .. math:: f(q) = \bar q + c \sqrt{\tfrac{1}{N - 1} \sum_i (q_i - \bar q)^2}
+
+    Eq. 23 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_ with ``c = 1``. Where all quantiles are equal (so
+    also for ``N = 1``) the deviation is zero and so is its gradient.
 
     Args:
-        scale: number of standard deviations, dimensionless.
+        scale: number of standard deviations, dimensionless; negative for pessimism.
 
     Raises:
         ValueError: if ``scale`` is not finite.
@@ -56,7 +57,12 @@ class OptimisticUtility(nn.Module):
 
     def forward(self, quantiles: Tensor) -> Tensor:
         """Value of quantiles of shape ``[..., N]``, in units of return, shape ``[...]``."""
-        return F.mean_plus_std(quantiles, self.scale)
+        mean = quantiles.mean(-1, keepdim=True)
+        variance = (quantiles - mean).square().sum(-1) / max(quantiles.shape[-1] - 1, 1)
+        # sqrt has no gradient at zero: substitute one there, and drop the result
+        positive = variance > 0
+        std = torch.where(positive, torch.where(positive, variance, 1.0).sqrt(), 0.0)
+        return mean.squeeze(-1) + self.scale * std
 
     def extra_repr(self) -> str:
         return f"scale={self.scale}"
@@ -65,10 +71,10 @@ class OptimisticUtility(nn.Module):
 class QuantileUtility(nn.Module):
     r"""One quantile of the value distribution: above one half optimistic, below pessimistic.
 
-    The atom of the nearest midpoint level, see :func:`~eqr_torchrl.functional.quantile_value`.
+    The quantile whose midpoint level :math:`(2i - 1) / 2N` is nearest to ``level``, the lower one on ties.
 
     Args:
-        level: a probability in ``(0, 1)``, not a percentage.
+        level: a probability in ``(0, 1)``, not a percentage; ``0.5`` is the median.
 
     Raises:
         ValueError: if ``level`` is not inside ``(0, 1)``.
@@ -86,26 +92,32 @@ class QuantileUtility(nn.Module):
 
     def forward(self, quantiles: Tensor) -> Tensor:
         """Value of quantiles of shape ``[..., N]``, in units of return, shape ``[...]``."""
-        return F.quantile_value(quantiles, self.level)
+        num_quantiles = quantiles.shape[-1]
+        # the small term absorbs rounding of the product
+        index = min(max(math.ceil(self.level * num_quantiles - 1 - 1e-9), 0), num_quantiles - 1)
+        return quantiles.sort(dim=-1).values[..., index]
 
     def extra_repr(self) -> str:
         return f"level={self.level}"
 
 
 class CVaRUtility(nn.Module):
-    r"""Risk-averse: mean of the worst ``tail_mass`` of the value distribution.
+    r"""Risk-averse: mean of the worst ``tail_mass`` of the value distribution (lower-tail CVaR, expected shortfall).
 
-    See :func:`~eqr_torchrl.functional.conditional_value_at_risk`. ``tail_mass=1`` is the mean.
+    .. math:: f(q) = \frac{1}{\beta} \int_0^\beta F^{-1}(u)\, du
+
+    The quantile at the edge of the tail counts with the fraction of it that lies inside. See `Rockafellar and Uryasev
+    (2000) <https://doi.org/10.21314/JOR.2000.038>`_.
 
     Args:
-        tail_mass: probability of the lower tail, in ``(0, 1]``.
+        tail_mass: probability of the lower tail, :math:`\beta`, in ``(0, 1]``; ``1`` is the mean.
 
     Raises:
         ValueError: if ``tail_mass`` is not inside ``(0, 1]``.
 
     Examples:
-        >>> CVaRUtility(tail_mass=0.5)(torch.tensor([4.0, 1.0, 2.0, 3.0]))
-        tensor(1.5000)
+        >>> CVaRUtility(tail_mass=0.375)(torch.tensor([4.0, 1.0, 2.0, 3.0]))  # (1 + 2 / 2) / 1.5
+        tensor(1.3333)
     """
 
     def __init__(self, tail_mass: float = 0.25) -> None:
@@ -116,26 +128,32 @@ class CVaRUtility(nn.Module):
 
     def forward(self, quantiles: Tensor) -> Tensor:
         """Value of quantiles of shape ``[..., N]``, in units of return, shape ``[...]``."""
-        return F.conditional_value_at_risk(quantiles, self.tail_mass)
+        edge = self.tail_mass * quantiles.shape[-1]
+        position = torch.arange(quantiles.shape[-1], device=quantiles.device, dtype=quantiles.dtype)
+        weight = (edge - position).clamp(0, 1) / edge
+        return (quantiles.sort(dim=-1).values * weight).sum(-1)
 
     def extra_repr(self) -> str:
         return f"tail_mass={self.tail_mass}"
 
 
 class EntropicUtility(nn.Module):
-    r"""Exponential utility: averse for positive, seeking for negative, neutral for zero ``risk_aversion``.
+    r"""Certainty equivalent under exponential utility.
 
-    See :func:`~eqr_torchrl.functional.entropic_value`.
+    .. math:: f(q) = -\tfrac1c \log \tfrac1N \sum_i e^{-c q_i}
+
+    Averse for positive, seeking for negative ``risk_aversion``, and the mean for zero. Stable for any scale of the
+    values. See `Howard and Matheson (1972) <https://doi.org/10.1287/mnsc.18.7.356>`_.
 
     Args:
-        risk_aversion: coefficient in inverse units of return.
+        risk_aversion: coefficient :math:`c`, in inverse units of return.
 
     Raises:
         ValueError: if ``risk_aversion`` is not finite.
 
     Examples:
-        >>> EntropicUtility(risk_aversion=0.0)(torch.tensor([0.0, 2.0]))
-        tensor(1.)
+        >>> EntropicUtility(risk_aversion=1.0)(torch.tensor([0.0, 2.0]))  # -log((1 + e^-2) / 2)
+        tensor(0.5662)
     """
 
     def __init__(self, risk_aversion: float = 1.0) -> None:
@@ -146,7 +164,14 @@ class EntropicUtility(nn.Module):
 
     def forward(self, quantiles: Tensor) -> Tensor:
         """Value of quantiles of shape ``[..., N]``, in units of return, shape ``[...]``."""
-        return F.entropic_value(quantiles, self.risk_aversion)
+        mean, c = quantiles.mean(-1, keepdim=True), self.risk_aversion
+        if c == 0:
+            return mean.squeeze(-1)
+        # log-mean-exp of centred values x as a shift plus log1p(mean(expm1)): accurate also where c x is tiny
+        exponent = -c * (quantiles - mean)
+        shift = exponent.detach().amax(-1, keepdim=True).clamp_min(1.0) - 1.0
+        log_mean = torch.expm1(exponent - shift).mean(-1).log1p() + shift.squeeze(-1)
+        return mean.squeeze(-1) - log_mean / c
 
     def extra_repr(self) -> str:
         return f"risk_aversion={self.risk_aversion}"

@@ -6,19 +6,22 @@ from typing import Literal
 
 import torch
 from tensordict import TensorDict, TensorDictBase
+from tensordict.utils import NestedKey
 from torch import Tensor
 from torchrl.envs.transforms import Transform
 
 from eqr_torchrl.envs.model_based import ModelBasedEnv
 from eqr_torchrl.functional import stratified_normal
+from eqr_torchrl.functional._generator import drawn_from
 
 
 class EnsembleSuccessors(Transform):
     r"""Replaces a batch's ``"next"`` by ``K`` draws from each of the ``M`` members of a world model.
 
-    A batch of size ``[B]`` gets a ``"next"`` of batch size ``[B, M, K]``, which
-    :class:`~eqr_torchrl.objectives.EpistemicQuantileLoss` averages over ``K`` and pools over ``M``. Only
-    ``observation`` and ``action`` are read. It is a TorchRL transform: call it, or append it to a replay buffer.
+    A batch of size ``[*B]`` gets a ``"next"`` of batch size ``[*B, M, K]``, which
+    :class:`~eqr_torchrl.objectives.EpistemicQuantileLoss` averages over ``K`` and pools over ``M``. Only observation
+    and action are read; what the batch held under ``"next"`` is dropped, and so is ``steps_to_next_obs``, since a
+    model's successor is one step away. It is a TorchRL transform: call it, or append it to a replay buffer.
 
     The paper draws ``K = 5`` independent next states and five actions at each. Stratified draws (``"stratified"``, a
     Latin hypercube over ``K`` in every noise dimension) give unbiased averages of less variance for fewer draws.
@@ -29,6 +32,11 @@ class EnsembleSuccessors(Transform):
         sampling: ``"stratified"`` or ``"iid"``.
         num_members: how many members to draw from, a random subset for each batch element (then ``M`` is this number),
             which is unbiased in expectation, cheaper and noisier. Defaults to all.
+        observation_key: entry that is read, and written under ``"next"``.
+        action_key: entry that is read.
+        reward_key: entry that is written under ``"next"``.
+        done_key: entry that is written under ``"next"``.
+        terminated_key: entry that is written under ``"next"``.
 
     Raises:
         ValueError: if an argument is out of its range.
@@ -49,8 +57,14 @@ class EnsembleSuccessors(Transform):
         num_next_states: int = 4,
         sampling: Literal["stratified", "iid"] = "stratified",
         num_members: int | None = None,
+        observation_key: NestedKey = "observation",
+        action_key: NestedKey = "action",
+        reward_key: NestedKey = "reward",
+        done_key: NestedKey = "done",
+        terminated_key: NestedKey = "terminated",
     ) -> None:
-        super().__init__()
+        super().__init__(in_keys=[observation_key, action_key], out_keys=["next"])
+        self._next_keys = (observation_key, reward_key, terminated_key, done_key)
         if num_next_states < 1:
             raise ValueError(f"num_next_states must be positive, got {num_next_states}.")
         if sampling not in ("stratified", "iid"):
@@ -69,60 +83,68 @@ class EnsembleSuccessors(Transform):
 
     @torch.no_grad()
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Writes ``"next"``, batch size ``[B, M, K]``, into a batch of size ``[B]`` and returns it.
+        """Writes ``"next"``, batch size ``[*B, M, K]``, into a batch of size ``[*B]`` and returns it.
 
         Raises:
-            RuntimeError: if the batch has not exactly one dimension.
+            RuntimeError: if the batch lacks observation or action, or they differ in their batch dimensions.
         """
-        observation, action = tensordict.get("observation"), tensordict.get("action")
-        if observation.ndim != 2:
-            raise RuntimeError(f"the batch must be of size [B]: got an observation of {tuple(observation.shape)}.")
-        world_model, size = self.model_env.world_model, len(observation)
-        rows = self._rows(size, observation.device)
-        if rows is None:
-            observation = observation.expand(world_model.num_members, *observation.shape)
-            action = action.expand(world_model.num_members, *action.shape)
+        observation, action = (self._read(tensordict, key) for key in self.in_keys)
+        batch = observation.shape[:-1]
+        if action.shape[:-1] != batch:
+            raise RuntimeError(
+                f"{self.in_keys[0]!r} and {self.in_keys[1]!r} must have one batch size: got shapes "
+                f"{tuple(observation.shape)} and {tuple(action.shape)}."
+            )
+        observation, action = (value.reshape(-1, value.shape[-1]) for value in (observation, action))
+        total, rows = self.model_env.world_model.num_members, None
+        if self.num_members == total:
+            observation, action = (value.expand(total, *value.shape) for value in (observation, action))
         else:
+            rows, places = self._deal(len(observation), observation.device)
             observation, action = observation[rows], action[rows]
         outcome = self.model_env.transition(observation, action, self._noise(observation))
         if rows is None:
             outcome = [value.transpose(0, 1) for value in outcome]  # [M, B, K, .] -> [B, M, K, .]
         else:
-            place = rows.flatten().argsort(stable=True)  # rows of one batch element side by side
-            outcome = [v.flatten(0, 1)[place].unflatten(0, (size, self.num_members)) for v in outcome]
-        next_observation, reward, terminated = outcome
-        successors = TensorDict(
-            {
-                "observation": next_observation,
-                "reward": reward,
-                "terminated": terminated,
-                "done": terminated,
-            },
-            (size, self.num_members, self.num_next_states),
-        )
-        return tensordict.set("next", successors)
+            outcome = [value.flatten(0, 1)[places] for value in outcome]
+        size = (*batch, self.num_members, self.num_next_states)
+        next_observation, reward, terminated = (value.reshape(*size, value.shape[-1]) for value in outcome)
+        entries = zip(self._next_keys, (next_observation, reward, terminated, terminated), strict=True)
+        tensordict.pop("steps_to_next_obs", None)
+        return tensordict.set("next", TensorDict(dict(entries), size))
 
-    def _rows(self, size: int, device) -> Tensor | None:
-        """Batch elements that each member serves, ``[all members, rows]``, or ``None`` where each serves all."""
-        total = self.model_env.world_model.num_members
-        if self.num_members == total:
-            return None
-        if size * self.num_members % total:
+    @staticmethod
+    def _read(tensordict: TensorDictBase, key: NestedKey) -> Tensor:
+        value = tensordict.get(key, None)
+        if value is None:
             raise RuntimeError(
-                f"the batch size times num_members must be a multiple of the {total} members: "
-                f"got {size} x {self.num_members}."
+                f"the batch must hold {key!r}, got {', '.join(map(repr, tensordict.keys())) or 'nothing'}."
             )
-        # a random order of batch elements, dealt to the members in turn: distinct members for each element
-        generator = self.model_env.generator
-        order = torch.randperm(size, device=device, generator=generator)
-        dealt = order.repeat_interleave(self.num_members)
-        turn = torch.arange(len(dealt), device=device) % total
-        member = torch.randperm(total, device=device, generator=generator)[turn]
-        return dealt[member.argsort(stable=True)].view(total, -1)
+        return value
+
+    def _deal(self, size: int, device) -> tuple[Tensor, Tensor]:
+        """Batch elements that each member serves, and where each element finds its members' answers.
+
+        Elements, in random order, take ``num_members`` seats each in rounds of all members, in a random order of
+        members: distinct members for each element, and loads that differ by one at most.
+
+        Returns:
+            Elements ``[all members, rounds]`` (seats left over in the last round repeat element 0), and indices
+            ``[size, num_members]`` into its flattened seats.
+        """
+        total, source = self.model_env.world_model.num_members, drawn_from(self.model_env.generator)
+        rounds = -(-size * self.num_members // total)
+        order = torch.randperm(size, device=device, **source)
+        member = torch.randperm(total, device=device, **source)
+        seat = order.argsort().unsqueeze(-1) * self.num_members + torch.arange(self.num_members, device=device)
+        places = member[seat % total] * rounds + seat // total
+        rows = torch.zeros(total * rounds, dtype=torch.long, device=device)
+        rows[places] = torch.arange(size, device=device).unsqueeze(-1)
+        return rows.view(total, rounds), places
 
     def _noise(self, observation: Tensor) -> Tensor:
         size = (*observation.shape[:2], self.num_next_states, self.model_env.world_model.noise_dim)
-        kwargs = {"device": observation.device, "dtype": observation.dtype, "generator": self.model_env.generator}
+        kwargs = {"device": observation.device, "dtype": observation.dtype}
         if self.sampling == "iid":
-            return torch.randn(size, **kwargs)
-        return stratified_normal(size, dim=2, **kwargs)
+            return torch.randn(size, **kwargs, **drawn_from(self.model_env.generator))
+        return stratified_normal(size, dim=2, **kwargs, generator=self.model_env.generator)

@@ -13,6 +13,7 @@ from torchrl.envs import EnvBase, ModelBasedEnvBase
 
 from eqr_torchrl.envs._user_functions import try_on_zeros
 from eqr_torchrl.envs.terminations import TerminationFn
+from eqr_torchrl.functional._generator import drawn_from
 from eqr_torchrl.world_models import WorldModel
 
 RewardFn = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -37,7 +38,8 @@ class ModelBasedEnv(ModelBasedEnvBase):
         reward_bounds: smallest and largest reward of the environment, to which predicted rewards are clipped. Defaults
             to ``None``: predictions may leave any bounds.
         member: ``"fixed"`` or ``"resampled"``.
-        rows_per_member: ``B``, for rollouts that start without a given tensordict.
+        rows_per_member: ``B``, rows of every reset, step and rollout in each member: a given tensordict must be
+            ``[M, B]`` too.
         start_states: states ``[n, S]`` from which a reset without a given observation draws.
         generator: source of randomness. Defaults to torch's global one.
 
@@ -127,7 +129,7 @@ class ModelBasedEnv(ModelBasedEnvBase):
         loc, scale = self.world_model(observation, action)
         if noise is None:
             noise = torch.randn(
-                (*loc.shape[:2], 1, loc.shape[2]), device=loc.device, dtype=loc.dtype, generator=self.generator
+                (*loc.shape[:2], 1, loc.shape[2]), device=loc.device, dtype=loc.dtype, **drawn_from(self.generator)
             )
         sample = torch.addcmul(loc.unsqueeze(2), scale.unsqueeze(2), noise)
         observation, action = observation.unsqueeze(2), action.unsqueeze(2)
@@ -153,7 +155,7 @@ class ModelBasedEnv(ModelBasedEnvBase):
         if self.member == "fixed":
             return tuple(value.squeeze(2) for value in self.transition(observation, action))  # pyright: ignore
         size = observation.shape[:2]
-        order = torch.randperm(size.numel(), device=observation.device, generator=self.generator)
+        order = torch.randperm(size.numel(), device=observation.device, **drawn_from(self.generator))
         shuffled = (value.flatten(0, 1)[order].view(*size, -1) for value in (observation, action))
         outcome = self.transition(*shuffled)
         return tuple(_unshuffle(value.flatten(0, 2), order).view(*size, -1) for value in outcome)  # pyright: ignore
@@ -181,7 +183,7 @@ class ModelBasedEnv(ModelBasedEnvBase):
                     "ModelBasedEnv.reset needs start_states, or a tensordict with an observation: got neither."
                 )
             rows = torch.randint(
-                len(self.start_states), self.batch_size, device=self.start_states.device, generator=self.generator
+                len(self.start_states), self.batch_size, device=self.start_states.device, **drawn_from(self.generator)
             )
             observation = self.start_states[rows].to(self.device)
         flag = torch.zeros(*observation.shape[:-1], 1, dtype=torch.bool, device=self.device)

@@ -29,7 +29,8 @@ def epistemic_quantile_target(
         next_quantiles: atoms of the target critic at the next pairs, in units of return, shape ``[*B, M, L, N]``.
             Rows that are terminated may hold anything, NaN included.
         next_log_prob: log-density of the next actions, in nats, shape ``[*B, M, L]``.
-        gamma: discount in ``[0, 1]``.
+        gamma: discount in ``[0, 1]``: a number, or a tensor that broadcasts to ``[*B, M]``, such as ``gamma ** n`` for
+            transitions over ``n`` steps.
         alpha: entropy temperature, in units of reward per nat.
 
     Returns:
@@ -57,5 +58,6 @@ def epistemic_quantile_target(
     # aleatoric: mean over the draws of one member and quantile; epistemic: the members' atoms side by side
     value = next_quantiles.masked_fill(terminated.unsqueeze(-1), 0.0).mean(-2)  # [*B, M, N]
     entropy_bonus = -alpha * next_log_prob.masked_fill(terminated, 0.0).mean(-1)  # [*B, M]
-    target = gamma * value + (reward.mean(-1) + gamma * entropy_bonus).unsqueeze(-1)
-    return target.flatten(-2)
+    if isinstance(gamma, Tensor) and gamma.ndim:
+        gamma = gamma.unsqueeze(-1)  # a number would lose its type as a tensor of one dimension
+    return (reward.mean(-1, keepdim=True) + gamma * (value + entropy_bonus.unsqueeze(-1))).flatten(-2)

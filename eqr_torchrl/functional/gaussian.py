@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
+from eqr_torchrl.functional._generator import drawn_from
+
 
 def soft_clamp(value: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
     r"""Smooth clamp into ``(low, high)`` by two softplus functions, as used for log-variances.
@@ -93,22 +95,23 @@ def stratified_normal(
     shape = torch.Size(shape)
     num_strata = shape[dim]
     if num_strata == 1:
-        return torch.randn(shape, device=device, dtype=dtype, generator=generator)
+        return torch.randn(shape, device=device, dtype=dtype, **drawn_from(generator))
+    exact = torch.promote_types(dtype, torch.float32)  # half precision has too few levels for the tails
     before, after = shape[:dim].numel(), shape[dim:][1:].numel()
-    order = _random_permutations(before, num_strata, after, device, generator).to(dtype)
-    offset = torch.rand(order.shape, device=device, dtype=dtype, generator=generator)
+    order = _random_permutations(before, num_strata, after, device, generator).to(exact)
+    offset = torch.rand(order.shape, device=device, dtype=exact, **drawn_from(generator))
     # erfinv(2 u - 1) sqrt(2) is the inverse CDF; it is infinite at -1 and 1, which rounding could reach
-    edge = 1 - torch.finfo(dtype).eps
+    edge = 1 - torch.finfo(exact).eps
     uniform = offset.add_(order).mul_(2 / num_strata).sub_(1).clamp_(-edge, edge)
-    return uniform.erfinv_().mul_(math.sqrt(2)).view(shape)
+    return uniform.erfinv_().mul_(math.sqrt(2)).view(shape).to(dtype)
 
 
 def _random_permutations(before: int, size: int, after: int, device, generator: torch.Generator | None) -> Tensor:
     """Shape ``[before, size, after]``: uniformly random permutations of ``range(size)`` along the middle dimension."""
     if size > _LARGEST_TABLE:
-        return torch.rand((before, after, size), device=device, generator=generator).argsort(-1).transpose(1, 2)
+        return torch.rand((before, after, size), device=device, **drawn_from(generator)).argsort(-1).transpose(1, 2)
     table = _all_permutations(size, device)  # a look-up is several times cheaper than a sort
-    column = torch.randint(table.shape[1], (before, 1, after), device=device, generator=generator)
+    column = torch.randint(table.shape[1], (before, 1, after), device=device, **drawn_from(generator))
     return table.expand(before, *table.shape).gather(-1, column.expand(-1, size, -1))
 
 
@@ -147,6 +150,7 @@ def tanh_normal(loc: Tensor, scale: Tensor, noise: Tensor, low: Tensor, high: Te
         (tensor([0.]), tensor(-1.6121))
     """
     twice = 2 * torch.addcmul(loc, scale, noise)
+    low, high = low.to(twice.dtype), high.to(twice.dtype)  # bounds of a spec must not promote half precision
     half_range = (high - low) / 2
     action = torch.addcmul(low, high - low, twice.sigmoid())  # tanh(u) = 2 sigmoid(2u) - 1
     log_slope = 2 * logsigmoid(twice) - twice  # without its constant 2 log 2

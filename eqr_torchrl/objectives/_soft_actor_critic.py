@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypedDict
 
 import torch
 from tensordict import TensorDict, TensorDictBase, TensorDictParams
@@ -17,6 +17,51 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl.modules.distributions.utils import rsample_and_log_prob
 from torchrl.objectives import LossModule
 from torchrl.objectives.utils import ValueEstimators, default_value_kwargs
+from torchrl.objectives.value import TD0Estimator
+
+from eqr_torchrl.utility import MeanUtility
+
+_STEPS = "steps_to_next_obs"  # as MultiStepTransform writes it
+
+
+class SoftActorCriticOptions(TypedDict, total=False):
+    """Keyword arguments that every soft actor-critic loss of this package takes, named as in TorchRL's ``SACLoss``.
+
+    Args:
+        alpha_init: initial entropy temperature, in units of reward per nat. Defaults to ``1.0``.
+        min_alpha: smallest temperature. Defaults to ``None``: no bound.
+        max_alpha: largest temperature. Defaults to ``None``: no bound.
+        fixed_alpha: whether the temperature stays at ``alpha_init``. Defaults to ``False``.
+        target_entropy: in nats. Defaults to ``"auto"``: minus the action dimension.
+        action_spec: spec of the action, where the policy has none and ``target_entropy="auto"``. Defaults to ``None``.
+        delay_qvalue: whether targets use parameters that a ``SoftUpdate`` or ``HardUpdate`` moves. Defaults to
+            ``True``.
+        separate_losses: whether parameters shared with the policy get no gradient from the critics' loss. Defaults to
+            ``False``.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``, over the batch. Defaults to ``None``: the mean.
+        scalar_output_mode: with ``reduction="none"``, ``"non_tensor"`` keeps the scalar outputs as non-tensor data;
+            ``"exclude"`` and ``None`` (the default) leave them out.
+        use_prioritized_weights: whether ``priority_weight`` weighs the losses. Defaults to ``"auto"``: where the batch
+            has it.
+
+    Examples:
+        >>> from eqr_torchrl.objectives import EpistemicQuantileLoss
+        >>> options: SoftActorCriticOptions = {"alpha_init": 0.25, "fixed_alpha": True}
+        >>> EpistemicQuantileLoss(toy_actor(), toy_critic(), **options).alpha_init
+        tensor(0.2500)
+    """
+
+    alpha_init: float
+    min_alpha: float | None
+    max_alpha: float | None
+    fixed_alpha: bool
+    target_entropy: float | Literal["auto"]
+    action_spec: Any
+    delay_qvalue: bool
+    separate_losses: bool
+    reduction: Literal["none", "mean", "sum"] | None
+    scalar_output_mode: Literal["exclude", "non_tensor"] | None
+    use_prioritized_weights: bool | Literal["auto"]
 
 
 class StackedCritics(nn.Module):
@@ -45,6 +90,11 @@ class StackedCritics(nn.Module):
             inputs = rows.select(*critic.in_keys)  # pyright: ignore
             values.append(critic(inputs).get(self.value_key))
         return torch.stack(values, -2) if len(values) > 1 else values[0].unsqueeze(-2)
+
+    def reset_parameters_recursive(self) -> None:
+        """Draws new initial weights for each critic, by the ``reset_parameters`` of its layers."""
+        for critic in self.critics:
+            critic.reset_parameters_recursive()  # pyright: ignore[reportCallIssue]
 
 
 class SoftActorCriticLoss(LossModule):
@@ -77,6 +127,7 @@ class SoftActorCriticLoss(LossModule):
     log_alpha: Tensor
     gamma: Tensor
     target_entropy: Tensor
+    utility: nn.Module
     min_log_alpha: Tensor | None
     max_log_alpha: Tensor | None
 
@@ -85,24 +136,34 @@ class SoftActorCriticLoss(LossModule):
         actor_network: ProbabilisticTensorDictSequential,
         qvalue_network: TensorDictModule | Sequence[TensorDictModule],
         *,
-        num_qvalue_nets: int | None,
-        alpha_init: float,
-        min_alpha: float | None,
-        max_alpha: float | None,
-        fixed_alpha: bool,
-        target_entropy: float | Literal["auto"],
-        action_spec,
-        delay_qvalue: bool,
-        separate_losses: bool,
-        reduction: Literal["none", "mean", "sum"] | None,
-        scalar_output_mode: Literal["exclude", "non_tensor"] | None,
-        use_prioritized_weights: bool | Literal["auto"],
+        utility: nn.Module | None = None,
+        num_qvalue_nets: int | None = None,
+        alpha_init: float = 1.0,
+        min_alpha: float | None = None,
+        max_alpha: float | None = None,
+        fixed_alpha: bool = False,
+        target_entropy: float | Literal["auto"] = "auto",
+        action_spec: Any = None,
+        delay_qvalue: bool = True,
+        separate_losses: bool = False,
+        reduction: Literal["none", "mean", "sum"] | None = None,
+        scalar_output_mode: Literal["exclude", "non_tensor"] | None = None,
+        use_prioritized_weights: bool | Literal["auto"] = "auto",
     ) -> None:
         self._in_keys = None
         self._out_keys = None
         super().__init__()
-        if alpha_init <= 0:
-            raise ValueError(f"alpha_init must be positive, got {alpha_init}.")
+        for name, value in (("alpha_init", alpha_init), ("min_alpha", min_alpha), ("max_alpha", max_alpha)):
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} must be positive and finite, got {value}.")
+        if min_alpha is not None and max_alpha is not None and min_alpha > max_alpha:
+            raise ValueError(f"min_alpha must not exceed max_alpha, got {min_alpha} and {max_alpha}.")
+        if target_entropy != "auto" and not math.isfinite(target_entropy):
+            raise ValueError(f'target_entropy must be finite or "auto", got {target_entropy}.')
+        if reduction not in (None, "none", "mean", "sum"):
+            raise ValueError(f'reduction must be "mean", "sum" or "none", got {reduction!r}.')
+        if scalar_output_mode not in (None, "exclude", "non_tensor"):
+            raise ValueError(f'scalar_output_mode must be "exclude" or "non_tensor", got {scalar_output_mode!r}.')
         critics = _as_critics(qvalue_network, num_qvalue_nets)
         self.num_qvalue_nets = len(critics)
         self.use_prioritized_weights = use_prioritized_weights
@@ -135,6 +196,8 @@ class SoftActorCriticLoss(LossModule):
             spec = action_spec if action_spec is not None else getattr(actor_network, "spec", None)
             target_entropy = -float(_action_size(spec, self.tensor_keys.action))
         self.register_coeff_buffer("target_entropy", target_entropy, device=device)
+        self.utility = MeanUtility() if utility is None else utility
+        _try_utility(self.utility, log_alpha)
 
     # --- what a subclass supplies
 
@@ -145,6 +208,10 @@ class SoftActorCriticLoss(LossModule):
     @abstractmethod
     def _policy_value(self, quantiles: Tensor) -> Tensor:
         """What the policy ascends, ``[*B]``, of the critics' values ``[*B, C, N]``."""
+
+    @abstractmethod
+    def _report_keys(self) -> list[str]:
+        """Keys of the scalars that the critics report."""
 
     @abstractmethod
     def _batch_size(self, tensordict: TensorDictBase) -> torch.Size:
@@ -163,9 +230,9 @@ class SoftActorCriticLoss(LossModule):
             log_alpha = log_alpha.clamp(self.min_log_alpha, self.max_log_alpha)
         return log_alpha.exp()
 
-    def _policy(self, tensordict: TensorDictBase, batch_size: torch.Size):
+    def _policy(self, tensordict: TensorDictBase, batch_size: torch.Size, where: str = "the batch"):
         """Action distribution at the observations in ``tensordict``, leaving ``tensordict`` as it is."""
-        inputs = TensorDict({key: tensordict.get(key) for key in self.actor_network.in_keys}, batch_size)
+        inputs = TensorDict({key: required(tensordict, key, where) for key in self.actor_network.in_keys}, batch_size)
         with (
             set_exploration_type(ExplorationType.RANDOM),
             self.actor_network_params.to_module(self.actor_network, preserve_module_state=False),
@@ -178,12 +245,33 @@ class SoftActorCriticLoss(LossModule):
         With ``own_rows`` the last batch dimension is ``C``, and each critic sees its own entry alone.
         """
         inputs = TensorDict(
-            {key: tensordict.get(key) for key in self.qvalue_network.in_keys if key != self.tensor_keys.action},
+            {key: required(tensordict, key) for key in self.qvalue_network.in_keys if key != self.tensor_keys.action},
             action.shape[:-1],
         )
         inputs.set(self.tensor_keys.action, action)
         with params.to_module(self.qvalue_network, preserve_module_state=False):
             return self.qvalue_network(inputs, own_rows=own_rows)  # pyright: ignore[reportReturnType]
+
+    def _outcome(self, successors: TensorDictBase) -> tuple[Tensor, Tensor]:
+        """Rewards of a floating type and terminations as bool, both ``[..., 1]``."""
+        reward = required(successors, self.tensor_keys.reward, '"next"')
+        reward = reward if reward.is_floating_point() else reward.to(self.gamma.dtype)
+        terminated = successors.get(self.tensor_keys.terminated, None)
+        if terminated is None:
+            terminated = successors.get(self.tensor_keys.done, None)
+        if terminated is None:
+            terminated = required(successors, self.tensor_keys.terminated, '"next"')
+        if reward.shape[-1:] != (1,) or terminated.shape != reward.shape:
+            raise RuntimeError(
+                f"{self.tensor_keys.reward!r} and {self.tensor_keys.terminated!r} must have one shape, [..., 1]: got "
+                f"{tuple(reward.shape)} and {tuple(terminated.shape)}."
+            )
+        return reward, terminated.bool()
+
+    def _discount(self, transitions: TensorDictBase, shape: tuple[int, ...]) -> Tensor:
+        """``gamma``, or for transitions over ``n`` steps ``gamma ** n``, of a shape that broadcasts to ``[*B, M]``."""
+        steps = transitions.get(_STEPS, None)
+        return self.gamma if steps is None else self.gamma ** steps.reshape(shape)
 
     def _transition_keys(self) -> list[NestedKey]:
         """Keys of one transition: states, action, and what came ``"next"``."""
@@ -202,7 +290,9 @@ class SoftActorCriticLoss(LossModule):
         """Reduced policy loss (critics get no gradient), and a dictionary with ``log_prob`` of the drawn actions."""
         action, log_prob = rsample_and_log_prob(self._policy(tensordict, self._batch_size(tensordict)))
         quantiles = self._values(self.qvalue_network_params.detach(), tensordict, action)
-        loss = self._alpha * log_prob - self._policy_value(quantiles)
+        value = self._policy_value(quantiles)
+        _check_utility(self.utility, value, log_prob.shape, RuntimeError)
+        loss = self._alpha * log_prob - value
         loss = self._reduce_loss(loss, tensordict=tensordict, weights=self._maybe_get_priority_weight(tensordict))
         return loss, {"log_prob": log_prob.detach()}
 
@@ -220,11 +310,12 @@ class SoftActorCriticLoss(LossModule):
             tensordict: transitions, batch size ``[*B]``. The absolute TD error is written to it under ``td_error``.
 
         Returns:
-            TensorDict of ``loss_qvalue``, ``loss_actor``, ``loss_alpha``, and, detached, ``alpha`` and ``entropy``
-            (nats); scalars unless ``reduction="none"``, which keeps the losses at ``[*B]``.
+            TensorDict of ``loss_qvalue``, ``loss_actor``, ``loss_alpha``, and, detached, ``alpha``, ``entropy`` (nats)
+            and the report of the critics (``out_keys``); scalars unless ``reduction="none"``, which keeps the losses
+            at ``[*B]``.
 
         Raises:
-            RuntimeError: if the batch breaks the contract of its keys and shapes.
+            RuntimeError: if the batch lacks a key, or an entry or the utility's value has the wrong shape.
         """
         loss_qvalue, report = self.qvalue_v2_loss(tensordict)
         loss_actor, actor_report = self.actor_loss(tensordict)
@@ -253,11 +344,15 @@ class SoftActorCriticLoss(LossModule):
     # --- TorchRL's conventions
 
     def make_value_estimator(self, value_type: ValueEstimators | None = None, **hyperparams):
-        """Sets the discount: ``make_value_estimator(gamma=0.99)``. Targets of one step (TD0) only.
+        """Sets the discount: ``make_value_estimator(gamma=0.99)``.
+
+        Targets bootstrap once (TD0), after one step, or after ``steps_to_next_obs`` steps with
+        ``gamma ** steps_to_next_obs`` where :class:`~torchrl.envs.MultiStepTransform` has written that entry.
 
         Args:
             value_type: ``ValueEstimators.TD0`` or ``None``.
-            **hyperparams: ``gamma``, in ``[0, 1]``.
+            **hyperparams: ``gamma``, in ``[0, 1]``. ``device`` and ``differentiable`` are accepted as in TorchRL and
+                have no effect: the discount stays on the device of the loss, and targets have no gradient.
 
         Returns:
             The loss itself.
@@ -271,14 +366,23 @@ class SoftActorCriticLoss(LossModule):
         if value_type is not ValueEstimators.TD0:
             raise NotImplementedError(f"value_type must be ValueEstimators.TD0, got {value_type}.")
         gamma = hyperparams.pop("gamma", default_value_kwargs(value_type)["gamma"])
-        hyperparams.pop("differentiable", None)
-        if hyperparams:
-            raise ValueError(f"hyperparams must be gamma alone, got {', '.join(hyperparams)}.")
+        if unknown := hyperparams.keys() - {"device", "differentiable"}:
+            raise ValueError(f"hyperparams must be gamma, device or differentiable, got {', '.join(sorted(unknown))}.")
         if not 0 <= float(gamma) <= 1:
             raise ValueError(f"gamma must be in [0, 1], got {float(gamma)}.")
         self.value_type = value_type
         self.gamma.fill_(float(gamma))
         return self
+
+    @property
+    def value_estimator(self) -> TD0Estimator:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """TorchRL's estimator with the discount and the keys of this loss, made at each call: a copy for reading."""
+        estimator = TD0Estimator(gamma=self.gamma.item(), value_network=None, device=self.gamma.device)  # pyright: ignore
+        keys = self.tensor_keys
+        estimator.set_keys(
+            value=keys.state_action_value, reward=keys.reward, done=keys.done, terminated=keys.terminated
+        )
+        return estimator
 
     def _forward_value_estimator_keys(self, **kwargs) -> None:
         if "qvalue_network" in self.__dict__:
@@ -300,7 +404,9 @@ class SoftActorCriticLoss(LossModule):
     def out_keys(self) -> list[NestedKey]:
         """Keys of the result of ``forward``."""
         if self._out_keys is None:
-            self._out_keys: list[NestedKey] | None = ["loss_actor", "loss_qvalue", "loss_alpha", "alpha", "entropy"]
+            losses, scalars = ["loss_actor", "loss_qvalue", "loss_alpha"], ["alpha", "entropy", *self._report_keys()]
+            reduced = self.reduction != "none" or self.scalar_output_mode == "non_tensor"
+            self._out_keys: list[NestedKey] | None = [*losses, *scalars] if reduced else [*losses]
         return self._out_keys
 
     @out_keys.setter
@@ -311,6 +417,33 @@ class SoftActorCriticLoss(LossModule):
 def nested(parent: str, key: NestedKey) -> NestedKey:
     """``key`` one level down, under ``parent``."""
     return (parent, *key) if isinstance(key, tuple) else (parent, key)
+
+
+def required(tensordict: TensorDictBase, key: NestedKey, where: str = "the batch") -> Any:
+    """The entry under ``key``, or an error that names it and what is there instead."""
+    value = tensordict.get(key, None)
+    if value is None:
+        raise RuntimeError(f"{where} must hold {key!r}, got {', '.join(map(repr, tensordict.keys())) or 'nothing'}.")
+    return value
+
+
+def _check_utility(utility: Callable, value: Any, shape: torch.Size, error: type[Exception]) -> None:
+    if not isinstance(value, Tensor) or value.shape != shape:
+        name = getattr(utility, "__name__", type(utility).__name__)
+        came = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise error(f"utility must map values [..., N] to [...], here {tuple(shape)}: {name} gave {came}.")
+
+
+def _try_utility(utility: Any, like: Tensor) -> None:
+    """Refuses a utility that is seen to return the wrong shape, before there is a batch to apply it to."""
+    if not callable(utility):
+        raise ValueError(f"utility must be a module that maps values [..., N] to [...], got {utility!r}.")
+    try:
+        with torch.no_grad():
+            value = utility(like.new_zeros(2, 51))
+    except Exception:  # made for another number of values: the first batch shows
+        return
+    _check_utility(utility, value, torch.Size([2]), ValueError)
 
 
 def _as_critics(qvalue_network, num_qvalue_nets: int | None) -> list[TensorDictModule]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -14,8 +14,8 @@ from torchrl.modules import TanhNormal
 from torchrl.modules.distributions.utils import rsample_and_log_prob
 
 from eqr_torchrl import functional as F
-from eqr_torchrl.objectives._soft_actor_critic import SoftActorCriticLoss
-from eqr_torchrl.utility import MeanUtility
+from eqr_torchrl.functional.quantiles import check_kappa
+from eqr_torchrl.objectives._soft_actor_critic import SoftActorCriticLoss, SoftActorCriticOptions, required
 
 
 class EpistemicQuantileLoss(SoftActorCriticLoss):
@@ -46,24 +46,14 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
         action_sampling: ``"stratified"`` draws the actions of one batch element and member as a Latin hypercube over
             its next states (for :class:`~torchrl.modules.TanhNormal` policies; others are drawn independently);
             ``"iid"`` always independently, as in the paper.
-        kappa: threshold of the quantile-Huber loss, in units of return.
-        alpha_init: initial entropy temperature, in units of reward per nat.
-        min_alpha: smallest temperature, or ``None``.
-        max_alpha: largest temperature, or ``None``.
-        fixed_alpha: whether the temperature stays at ``alpha_init``.
-        target_entropy: in nats; ``"auto"`` is minus the action dimension.
-        action_spec: spec of the action, where the policy has none and ``target_entropy="auto"``.
-        delay_qvalue: whether targets use parameters that a ``SoftUpdate`` or ``HardUpdate`` moves.
-        separate_losses: whether parameters shared with the policy get no gradient from the critic's loss.
-        reduction: ``"mean"`` (default), ``"sum"`` or ``"none"``.
-        scalar_output_mode: with ``reduction="none"``, ``"non_tensor"`` keeps the scalar outputs as non-tensor data and
-            ``"exclude"`` or ``None`` drops them.
-        use_prioritized_weights: whether the losses are weighted by ``priority_weight``; ``"auto"`` where it is there.
+        kappa: threshold of the quantile-Huber loss, in units of return; finite, ``0`` gives the pinball loss. The loss
+            is not divided by it, so for small values above 0 gradients shrink with it.
+        **options: see :class:`~eqr_torchrl.objectives.SoftActorCriticOptions`.
 
     Raises:
         ValueError: if an argument is out of its range.
-        RuntimeError: in ``forward``, if ``"next"`` has neither 0 nor 2 more batch dimensions than the batch, or the
-            critic's last dimension differs between calls (:ref:`batches`).
+        RuntimeError: in ``forward``, if the batch lacks a key, ``"next"`` has neither 0 nor 2 more batch dimensions
+            than the batch (:ref:`batches`), or the utility returns another shape.
 
     Examples:
         >>> loss = EpistemicQuantileLoss(toy_actor(), toy_critic(num_quantiles=7))
@@ -72,8 +62,6 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
         >>> loss(toy_batch(B=4, M=5, K=3))["loss_qvalue"].shape
         torch.Size([])
     """
-
-    utility: nn.Module
 
     def __init__(
         self,
@@ -85,41 +73,14 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
         num_next_actions: int = 1,
         action_sampling: Literal["stratified", "iid"] = "stratified",
         kappa: float = 1.0,
-        alpha_init: float = 1.0,
-        min_alpha: float | None = None,
-        max_alpha: float | None = None,
-        fixed_alpha: bool = False,
-        target_entropy: float | Literal["auto"] = "auto",
-        action_spec=None,
-        delay_qvalue: bool = True,
-        separate_losses: bool = False,
-        reduction: Literal["none", "mean", "sum"] | None = None,
-        scalar_output_mode: Literal["exclude", "non_tensor"] | None = None,
-        use_prioritized_weights: bool | Literal["auto"] = "auto",
+        **options: Unpack[SoftActorCriticOptions],
     ) -> None:
-        super().__init__(
-            actor_network,
-            qvalue_network,
-            num_qvalue_nets=num_qvalue_nets,
-            alpha_init=alpha_init,
-            min_alpha=min_alpha,
-            max_alpha=max_alpha,
-            fixed_alpha=fixed_alpha,
-            target_entropy=target_entropy,
-            action_spec=action_spec,
-            delay_qvalue=delay_qvalue,
-            separate_losses=separate_losses,
-            reduction=reduction,
-            scalar_output_mode=scalar_output_mode,
-            use_prioritized_weights=use_prioritized_weights,
-        )
+        super().__init__(actor_network, qvalue_network, utility=utility, num_qvalue_nets=num_qvalue_nets, **options)
         if num_next_actions < 1:
             raise ValueError(f"num_next_actions must be positive, got {num_next_actions}.")
         if action_sampling not in ("stratified", "iid"):
             raise ValueError(f'action_sampling must be "stratified" or "iid", got {action_sampling!r}.')
-        if kappa < 0:
-            raise ValueError(f"kappa must not be negative, got {kappa}.")
-        self.utility = MeanUtility() if utility is None else utility
+        check_kappa(kappa)
         self.num_next_actions = num_next_actions
         self.action_sampling = action_sampling
         self.kappa = kappa
@@ -134,16 +95,14 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
             Atoms, in units of return, shape ``[*B, M * N]`` (``M = 1`` for a replayed successor).
         """
         batch = self._batch_size(tensordict)
-        successors = tensordict.get("next")
-        reward = successors.get(self.tensor_keys.reward)
-        extra = reward.ndim - 1 - len(batch)
+        successors = required(tensordict, "next")
+        reward, terminated = (value.squeeze(-1) for value in self._outcome(successors))
+        extra = reward.ndim - len(batch)
         if extra not in (0, 2) or reward.shape[: len(batch)] != batch:
             raise RuntimeError(
                 f'"next" must have batch size [*B] or [*B, M, K] with B = {tuple(batch)}: got a '
-                f"{self.tensor_keys.reward!r} of shape {tuple(reward.shape)}."
+                f"{self.tensor_keys.reward!r} of shape {(*reward.shape, 1)}."
             )
-        terminated = successors.get(self.tensor_keys.terminated).squeeze(-1)
-        reward = reward.squeeze(-1)
         with torch.no_grad():
             action, log_prob = self._next_actions(successors, reward.shape, stratify=extra == 2)
             state_keys = [key for key in self.qvalue_network.in_keys if key != self.tensor_keys.action]
@@ -157,12 +116,17 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
                 quantiles, log_prob = quantiles.flatten(-3, -2), log_prob.flatten(-2)  # [*B, M, K * Y(, N)]
             terminated = terminated.repeat_interleave(self.num_next_actions, -1)
             return F.epistemic_quantile_target(
-                reward, terminated, quantiles, log_prob, gamma=self.gamma, alpha=self._alpha
+                reward,
+                terminated,
+                quantiles,
+                log_prob,
+                gamma=self._discount(tensordict, (*batch, 1)),
+                alpha=self._alpha,
             )
 
     def _next_actions(self, successors, shape: torch.Size, *, stratify: bool) -> tuple[Tensor, Tensor]:
         """Actions ``[*shape, Y, A]`` at each next state and their log-densities ``[*shape, Y]``."""
-        policy, num_actions = self._policy(successors, shape), self.num_next_actions
+        policy, num_actions = self._policy(successors, shape, '"next"'), self.num_next_actions
         if self.action_sampling == "iid" or type(policy) is not TanhNormal:
             action, log_prob = rsample_and_log_prob(policy, (num_actions,))
             return action.movedim(0, len(shape)), log_prob.movedim(0, -1)
@@ -174,9 +138,9 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
 
     def _critic_losses(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         target = self.compute_target(tensordict)
-        action = tensordict.get(self.tensor_keys.action)
+        action = required(tensordict, self.tensor_keys.action)
         quantiles = self._values(self.qvalue_network_params, tensordict, action)  # [*B, C, N]
-        levels = F.quantile_midpoints(quantiles.shape[-1], device=quantiles.device, dtype=quantiles.dtype)
+        levels = F.quantile_midpoints(quantiles.shape[-1], device=quantiles.device, dtype=torch.float64)
         target = target.unsqueeze(-2).expand(*quantiles.shape[:-1], target.shape[-1])
         losses = F.quantile_huber_loss(quantiles, target, levels, kappa=self.kappa)
         prediction = quantiles.detach()
@@ -190,8 +154,11 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
     def _policy_value(self, quantiles: Tensor) -> Tensor:
         return self.utility(_minimum(quantiles))
 
+    def _report_keys(self) -> list[str]:
+        return ["epistemic_std", "target_value"]
+
     def _batch_size(self, tensordict: TensorDictBase) -> torch.Size:
-        return tensordict.get(self.tensor_keys.action).shape[:-1]
+        return required(tensordict, self.tensor_keys.action).shape[:-1]
 
     def _batch_keys(self) -> list[NestedKey]:
         return self._transition_keys()
@@ -204,5 +171,5 @@ def _minimum(quantiles: Tensor) -> Tensor:
 
 def _repeated(states: TensorDictBase, keys: Sequence[NestedKey], batch_size: torch.Size) -> TensorDict:
     """States repeated for each action drawn at them: entries ``[..., S]`` to ``[..., Y, S]``."""
-    entries = {key: states.get(key).unsqueeze(-2).expand(*batch_size, -1) for key in keys}
+    entries = {key: required(states, key, '"next"').unsqueeze(-2).expand(*batch_size, -1) for key in keys}
     return TensorDict(entries, batch_size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Unpack
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torchrl.modules.distributions.utils import rsample_and_log_prob
 
 from eqr_torchrl import functional as F
-from eqr_torchrl.objectives._soft_actor_critic import SoftActorCriticLoss, nested
-from eqr_torchrl.utility import MeanUtility
+from eqr_torchrl.objectives._soft_actor_critic import SoftActorCriticLoss, SoftActorCriticOptions, nested, required
 
 _MEMBERS = "members"
 
@@ -51,23 +50,12 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
         value_bounds: smallest and largest value without entropy, ``[r_min, r_max] / (1 - gamma)`` where rewards are
             bounded, to which targets are clipped; the entropy bonus may exceed them by ``alpha`` times the magnitude of
             ``target_entropy`` for each step. Defaults to ``None``: targets are not clipped.
-        alpha_init: initial entropy temperature, in units of reward per nat.
-        min_alpha: smallest temperature, or ``None``.
-        max_alpha: largest temperature, or ``None``.
-        fixed_alpha: whether the temperature stays at ``alpha_init``.
-        target_entropy: in nats; ``"auto"`` is minus the action dimension.
-        action_spec: spec of the action, where the policy has none and ``target_entropy="auto"``.
-        delay_qvalue: whether targets use parameters that a ``SoftUpdate`` or ``HardUpdate`` moves.
-        separate_losses: whether parameters shared with the policy get no gradient from the critics' loss.
-        reduction: ``"mean"`` (default), ``"sum"`` or ``"none"``.
-        scalar_output_mode: with ``reduction="none"``, ``"non_tensor"`` keeps the scalar outputs as non-tensor data and
-            ``"exclude"`` or ``None`` drops them.
-        use_prioritized_weights: whether the losses are weighted by ``priority_weight``; ``"auto"`` where it is there.
+        **options: see :class:`~eqr_torchrl.objectives.SoftActorCriticOptions`.
 
     Raises:
         ValueError: if an argument is out of its range.
-        RuntimeError: in ``forward``, if the batch holds neither ``"members"`` nor a ``"next"`` of ``[*B, M, K]``, or
-            the critics do not give one value for each member.
+        RuntimeError: in ``forward``, if the batch lacks a key or holds neither ``"members"`` nor a ``"next"`` of
+            ``[*B, M, K]``, the critics do not give one value for each member, or the utility returns another shape.
 
     Examples:
         >>> loss = MemberwiseSACLoss(toy_actor(), toy_critic(num_quantiles=5)).make_value_estimator(gamma=0.99)
@@ -75,8 +63,6 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
         >>> loss(toy_batch(B=4, M=5, K=3))["loss_qvalue"].shape
         torch.Size([])
     """
-
-    utility: nn.Module
 
     def __init__(
         self,
@@ -86,37 +72,11 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
         utility: nn.Module | None = None,
         num_qvalue_nets: int | None = None,
         value_bounds: tuple[float, float] | None = None,
-        alpha_init: float = 1.0,
-        min_alpha: float | None = None,
-        max_alpha: float | None = None,
-        fixed_alpha: bool = False,
-        target_entropy: float | Literal["auto"] = "auto",
-        action_spec=None,
-        delay_qvalue: bool = True,
-        separate_losses: bool = False,
-        reduction: Literal["none", "mean", "sum"] | None = None,
-        scalar_output_mode: Literal["exclude", "non_tensor"] | None = None,
-        use_prioritized_weights: bool | Literal["auto"] = "auto",
+        **options: Unpack[SoftActorCriticOptions],
     ) -> None:
-        super().__init__(
-            actor_network,
-            qvalue_network,
-            num_qvalue_nets=num_qvalue_nets,
-            alpha_init=alpha_init,
-            min_alpha=min_alpha,
-            max_alpha=max_alpha,
-            fixed_alpha=fixed_alpha,
-            target_entropy=target_entropy,
-            action_spec=action_spec,
-            delay_qvalue=delay_qvalue,
-            separate_losses=separate_losses,
-            reduction=reduction,
-            scalar_output_mode=scalar_output_mode,
-            use_prioritized_weights=use_prioritized_weights,
-        )
+        super().__init__(actor_network, qvalue_network, utility=utility, num_qvalue_nets=num_qvalue_nets, **options)
         if value_bounds is not None and not value_bounds[0] < value_bounds[1]:
             raise ValueError(f"value_bounds must increase, got {tuple(value_bounds)}.")
-        self.utility = MeanUtility() if utility is None else utility
         self.value_bounds = value_bounds
 
     def compute_target(self, tensordict: TensorDictBase) -> Tensor:
@@ -128,11 +88,10 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
         Returns:
             Targets, in units of return, shape ``[*B, M]``.
         """
-        members = tensordict.get(_MEMBERS, None)
-        successors = (tensordict if members is None else members).get("next")
-        reward = successors.get(self.tensor_keys.reward).squeeze(-1)
-        terminated = successors.get(self.tensor_keys.terminated).squeeze(-1)
-        if members is not None:  # one draw: K = 1
+        transitions, own_rows = self._transitions(tensordict)
+        successors = required(transitions, "next")
+        reward, terminated = (value.squeeze(-1) for value in self._outcome(successors))
+        if own_rows:  # one draw: K = 1
             successors, reward, terminated = successors.unsqueeze(-1), reward.unsqueeze(-1), terminated.unsqueeze(-1)
         batch = self._batch_size(tensordict)
         if reward.ndim != len(batch) + 2 or reward.shape[: len(batch)] != batch:
@@ -140,11 +99,12 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
                 f'"next" must have batch size [*B, M, K] with B = {tuple(batch)}: got a {self.tensor_keys.reward!r} of '
                 f"shape {(*reward.shape, 1)}."
             )
+        discount = self._discount(transitions, (*batch, reward.shape[-2] if own_rows else 1))
         with torch.no_grad():
-            action, log_prob = rsample_and_log_prob(self._policy(successors, reward.shape))
+            action, log_prob = rsample_and_log_prob(self._policy(successors, reward.shape, '"next"'))
             values = self._member_values(successors, action)  # [*B, M, K]
             target = F.epistemic_quantile_target(
-                reward, terminated, values.unsqueeze(-1), log_prob, gamma=self.gamma, alpha=self._alpha
+                reward, terminated, values.unsqueeze(-1), log_prob, gamma=discount, alpha=self._alpha
             )
             if self.value_bounds is None:
                 return target
@@ -162,7 +122,7 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
                 )
             return values.diagonal(dim1=-3, dim2=-1).transpose(-1, -2)
         keys = [key for key in self.qvalue_network.in_keys if key != self.tensor_keys.action]
-        rows = {key: successors.get(key).transpose(-3, -2) for key in keys}
+        rows = {key: required(successors, key, '"next"').transpose(-3, -2) for key in keys}
         action = action.transpose(-3, -2)  # [*B, K, M, A]
         states = TensorDict(rows, action.shape[:-1])
         if num_members != self.num_qvalue_nets:
@@ -175,10 +135,8 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
         return values.squeeze(-1).transpose(-1, -2)
 
     def _critic_losses(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        members = tensordict.get(_MEMBERS, None)
-        own_rows = members is not None
-        inputs = members if own_rows else tensordict
-        action = inputs.get(self.tensor_keys.action)
+        inputs, own_rows = self._transitions(tensordict)
+        action = required(inputs, self.tensor_keys.action, f'"{_MEMBERS}"' if own_rows else "the batch")
         if own_rows and action.shape[-2] != self.num_qvalue_nets:
             raise RuntimeError(
                 f'"members" must hold one row for each of {self.num_qvalue_nets} critics, batch size [*B, M]: got an '
@@ -195,11 +153,20 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
     def _policy_value(self, quantiles: Tensor) -> Tensor:
         return self.utility(quantiles.flatten(-2))  # [*B, M]: one equally likely value from each member
 
-    def _batch_size(self, tensordict: TensorDictBase) -> torch.Size:
+    def _report_keys(self) -> list[str]:
+        # members with rows of their own have no common state at which their spread means anything
+        return ["epistemic_std", "target_value"] if self.num_qvalue_nets == 1 else ["target_value"]
+
+    def _transitions(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, bool]:
+        """What the critics learn from, and whether each has rows of its own."""
         members = tensordict.get(_MEMBERS, None)
-        if members is None:
-            return tensordict.get(self.tensor_keys.action).shape[:-1]
-        return members.get(self.tensor_keys.action).shape[:-2]
+        if members is None and self.num_qvalue_nets > 1 and tensordict.get("next", None) is None:
+            members = required(tensordict, _MEMBERS)
+        return (tensordict, False) if members is None else (members, True)
+
+    def _batch_size(self, tensordict: TensorDictBase) -> torch.Size:
+        transitions, own_rows = self._transitions(tensordict)
+        return required(transitions, self.tensor_keys.action).shape[: -2 if own_rows else -1]
 
     def _batch_keys(self) -> list[NestedKey]:
         if self.num_qvalue_nets == 1:

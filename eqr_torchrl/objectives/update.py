@@ -21,7 +21,7 @@ def make_optimizer(
 
     Args:
         loss: a loss with ``actor_network_params``, ``qvalue_network_params`` and ``log_alpha``.
-        lr_actor: learning rate of the policy.
+        lr_actor: learning rate of the policy, and of a utility's trainable parameters.
         lr_critic: learning rate of the critics.
         lr_alpha: learning rate of the temperature.
 
@@ -35,6 +35,9 @@ def make_optimizer(
         [0.0001, 0.0003, 0.0003]
     """
     policy = _trainable(loss, "actor_network_params")
+    utility = getattr(loss, "utility", None)
+    if isinstance(utility, torch.nn.Module):  # what the policy ascends learns with it
+        policy += [parameter for parameter in utility.parameters() if parameter.requires_grad]
     shared = {id(parameter) for parameter in policy}  # an encoder of both learns at the policy's rate
     critics = [parameter for parameter in _trainable(loss, "qvalue_network_params") if id(parameter) not in shared]
     groups = [{"params": policy, "lr": lr_actor}, {"params": critics, "lr": lr_critic}]

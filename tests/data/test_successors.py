@@ -2,6 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+from torchrl.modules import ProbabilisticActor, TanhNormal
 from torchrl.objectives import SoftUpdate
 
 from eqr_torchrl.data import EnsembleSuccessors, make_replay_buffer
@@ -96,9 +100,32 @@ def test_fewer_members_are_unbiased_for_a_single_row(successors_of):
     assert abs(rewards.mean() - 2.0) < 5 * rewards.std() / 600**0.5  # mean of REWARD
 
 
-def test_fewer_members_need_a_batch_that_they_can_share(successors_of):
-    with pytest.raises(RuntimeError, match="must be a multiple of the 4 members: got 5 x 2"):
-        successors_of(num_members=2)(toy_batch(B=5))
+@pytest.mark.parametrize("size", [1, 5, 7, 64])
+@pytest.mark.parametrize("num_members", [1, 2, 3])
+def test_fewer_members_work_at_any_batch_size(successors_of, num_members, size):
+    successors, batch = successors_of(num_members=num_members, num_next_states=2), toy_batch(B=size)
+    out = successors(batch)
+    assert out["next"].batch_size == (size, num_members, 2)
+    member = ((out["next", "observation"] - batch["observation"][:, None, None])[..., 0].log10().round()).long()
+    torch.testing.assert_close(out["next", "reward"][..., 0], torch.tensor(REWARD)[member])
+    assert all(len(row.unique()) == num_members for row in member[..., 0])
+    assert (member[..., 0] == member[..., 1]).all()
+    loads = member[..., 0].flatten().bincount(minlength=4)
+    assert loads.max() - loads.min() <= 1  # no member works for the others
+    assert successors.model_env.world_model.rows == [-(-size * num_members // 4)]
+
+
+def test_every_subset_of_members_is_equally_likely_for_each_row(successors_of):
+    successors, batch = successors_of(num_members=2, num_next_states=1), toy_batch(B=3)
+    batch["observation"].zero_()
+    pairs = []
+    for _ in range(3000):
+        member = successors(batch)["next", "observation"][:, :, 0, 0].log10().round().long().sort(1).values
+        pairs.append(member @ torch.tensor([4, 1]))
+    counts = torch.stack(pairs).T.contiguous()  # [row, draw], 4 times the first member plus the second
+    for row in counts:
+        found = row.bincount(minlength=16)[[1, 2, 3, 6, 7, 11]]  # the six pairs: 500 each, 5 deviations of 20
+        assert found.sum() == 3000 and ((found - 500).abs() < 100).all()
 
 
 @pytest.mark.parametrize("num_members", [None, 2])
@@ -154,6 +181,100 @@ def test_arguments_out_of_range_are_named(successors_of, kwargs, message):
         successors_of(**kwargs)
 
 
-def test_a_batch_of_two_dimensions_is_refused(successors_of):
-    with pytest.raises(RuntimeError, match=r"the batch must be of size \[B\]"):
-        successors_of()(toy_batch(B=6).reshape(2, 3))
+@pytest.mark.parametrize("num_members", [None, 2])
+@pytest.mark.parametrize("size", [(), (6,), (2, 3), (1, 2, 3)])
+def test_a_batch_of_any_shape_is_the_flattened_batch(successors_of, size, num_members):
+    flat = toy_batch(B=max(1, torch.Size(size).numel())).select("observation", "action")
+    outs = []
+    for batch in (flat.clone(), flat.reshape(size)):
+        generator = torch.Generator().manual_seed(1)
+        outs.append(successors_of(scale=1.0, num_members=num_members, generator=generator)(batch)["next"])
+    assert outs[1].batch_size == (*size, num_members or 4, 4)
+    assert (outs[1].reshape(outs[0].shape) == outs[0]).all()
+
+
+def test_renamed_and_nested_keys_are_read_and_written_and_known_to_the_loss(successors_of):
+    keys = {"action": "push", "reward": ("agent", "gain"), "done": "over", "terminated": "dead"}
+    successors = successors_of(
+        observation_key="state", num_next_states=3, **{f"{name}_key": key for name, key in keys.items()}
+    )
+    assert successors.in_keys == ["state", "push"] and successors.out_keys == ["next"]
+    batch = toy_batch(B=6)
+    renamed = TensorDict({"state": batch["observation"], "push": batch["action"], "next": batch["next"]}, [6])
+    out = successors(renamed)["next"]
+    assert set(out.keys(True, True)) == {"state", ("agent", "gain"), "over", "dead"}  # nothing of the old "next"
+    torch.testing.assert_close(out["agent", "gain"], torch.tensor(REWARD)[:, None, None].expand(6, 4, 3, 1))
+    actor, critic = toy_actor(), toy_critic()
+    actor.module[0].in_keys = ["state"]
+    actor = ProbabilisticActor(
+        actor.module[0], in_keys=["loc", "scale"], out_keys=["push"], distribution_class=TanhNormal
+    )
+    loss = EpistemicQuantileLoss(
+        actor, TensorDictModule(critic.module, ["state", "push"], critic.out_keys), target_entropy=-1.0
+    )
+    SoftUpdate(loss, tau=0.1)
+    loss.set_keys(**keys)
+    assert torch.isfinite(loss(renamed)["loss_qvalue"])
+
+
+def test_a_buffer_transforms_renamed_keys(successors_of):
+    buffer = make_replay_buffer(100, batch_size=6)
+    buffer.append_transform(successors_of(num_next_states=3, observation_key="state"))
+    buffer.extend(TensorDict({"state": torch.randn(20, 3), "action": torch.rand(20, 1)}, [20]))
+    assert buffer.sample()["next", "state"].shape == (6, 4, 3, 3)
+
+
+def test_steps_of_the_replayed_successor_go_with_it(successors_of):
+    batch = toy_batch(B=6)
+    batch["steps_to_next_obs"] = torch.full((6, 1), 3)
+    assert successors_of()(batch).get("steps_to_next_obs", None) is None  # a model's successor is one step away
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("observation", "the batch must hold 'observation', got 'action', 'next'"),
+        ("action", "the batch must hold 'action', got 'observation', 'next'"),
+    ],
+)
+def test_a_missing_key_is_named(successors_of, key, message):
+    with pytest.raises(RuntimeError, match=message):
+        successors_of()(toy_batch(B=4).exclude(key))
+
+
+def test_observations_and_actions_of_different_batches_are_named(successors_of):
+    batch = TensorDict({"observation": torch.zeros(4, 3), "action": torch.zeros(4, 2, 1)}, [4])
+    with pytest.raises(RuntimeError, match=r"must have one batch size: got shapes \(4, 3\) and \(4, 2, 1\)"):
+        successors_of()(batch)
+
+
+@pytest.mark.parametrize("num_members", [None, 2])
+def test_frozen_parameters_of_the_model_stay_frozen(num_members):
+    model = GaussianEnsemble(3, 1, num_members=3, num_cells=(8,))
+    first, *rest = model.parameters()
+    first.requires_grad_(False)
+    env = ModelBasedEnv(model, toy_env(), termination_fn=never_terminates)
+    EnsembleSuccessors(env, num_members=num_members)(toy_batch(B=4))
+    assert not first.requires_grad and all(p.requires_grad for p in rest)
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("sampling", ["stratified", "iid"])
+@pytest.mark.parametrize("exploration", list(ExplorationType))
+def test_the_models_noise_does_not_depend_on_how_policies_explore(successors_of, exploration, sampling):
+    batch = toy_batch(B=2000)
+    batch["observation"].zero_()
+    with set_exploration_type(exploration):
+        out = successors_of(scale=2.0, sampling=sampling)(batch)["next"]
+    noise = torch.cat(
+        [out["observation"] - torch.tensor(DRIFT).view(4, 1, 1), out["reward"] - torch.tensor(REWARD).view(4, 1, 1)], -1
+    )
+    torch.testing.assert_close(noise.std((0, 2)), torch.full((4, 4), 2.0), atol=0.1, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_it_keeps_the_precision_of_the_model(dtype):
+    model = GaussianEnsemble(3, 1, num_members=2, num_cells=(8,)).to(dtype)
+    env = ModelBasedEnv(model, toy_env(), termination_fn=never_terminates)
+    out = EnsembleSuccessors(env)(toy_batch(B=4).select("observation", "action").to(dtype))["next"]
+    assert out["observation"].dtype == out["reward"].dtype == dtype and out["terminated"].dtype == torch.bool

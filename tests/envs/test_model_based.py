@@ -4,7 +4,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 from torchrl.envs import Compose, InitTracker, RewardSum, StepCounter, TransformedEnv
-from torchrl.envs.utils import check_env_specs
+from torchrl.envs.utils import ExplorationType, check_env_specs, set_exploration_type
 
 from eqr_torchrl.envs import ModelBasedEnv, never_terminates
 from eqr_torchrl.testing import toy_actor, toy_env
@@ -226,6 +226,34 @@ def test_a_transformed_environment_lends_its_specs_alone(known_model):
     assert set(env.observation_spec.keys()) == {"observation"} and set(env.reward_keys) == {"reward"}
     assert env.action_spec.shape == (3, 1, 1)
     assert (env.action_spec.space.low == -1).all() and (env.action_spec.space.high == 1).all()
+
+
+@pytest.mark.parametrize("member", ["fixed", "resampled"])
+@pytest.mark.parametrize("exploration", list(ExplorationType))
+def test_the_models_noise_does_not_depend_on_how_policies_explore(env_of, exploration, member):
+    env = env_of(scale=0.5, member=member, rows_per_member=2000)
+    with set_exploration_type(exploration):
+        rollout = env.rollout(1, toy_still)[..., 0]
+    reward = rollout["next", "reward"][..., 0]
+    if member == "fixed":
+        torch.testing.assert_close(reward.std(1), torch.full((3,), 0.5), atol=0.05, rtol=0)
+    else:  # the members' own means, 0.5, 1.5 and 2.5, spread by 2 / 3 besides
+        assert reward.var().item() == pytest.approx(2 / 3 + 0.25, abs=0.05)
+
+
+@pytest.mark.parametrize("member", ["fixed", "resampled"])
+def test_whether_a_step_ends_the_episode_is_a_matter_of_the_predicted_state_alone(env_of, member):
+    env = env_of(member=member, termination_fn=lambda s, a: s[..., :1] > 1e6)
+    state = env.reset()
+    for key in ("terminated", "done", "truncated"):  # flags of a replayed state
+        state[key] = torch.ones(3, 4, 1, dtype=torch.bool)
+    out = env.step(state.set("action", torch.zeros(3, 4, 1)))["next"]
+    assert not any(out[key].any() for key in ("terminated", "done", "truncated"))
+
+
+def test_a_start_of_another_batch_size_is_refused(env_of):
+    with pytest.raises(RuntimeError):  # TorchRL's rule
+        env_of().rollout(2, tensordict=TensorDict({"observation": torch.zeros(3, 7, 3)}, [3, 7]))
 
 
 def test_its_parameters_are_those_of_the_model():

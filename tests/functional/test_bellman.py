@@ -52,3 +52,16 @@ def test_shapes_that_do_not_fit_are_named():
         F.epistemic_quantile_target(
             torch.zeros(2, 4), flags, torch.zeros(2, 3, 4, 7), torch.zeros(2, 3, 4), gamma=1, alpha=1
         )
+
+
+def test_a_discount_of_each_transition_is_that_of_transitions_over_several_steps():
+    # rewards 1, atoms 10 + 2 entropy: 1 + gamma^n 12 for n = 1, 2, 3 and gamma = 0.5
+    target = F.epistemic_quantile_target(
+        torch.ones(3, 2, 4),
+        torch.zeros(3, 2, 4, dtype=torch.bool),
+        torch.full((3, 2, 4, 1), 10.0),
+        torch.full((3, 2, 4), -1.0),
+        gamma=0.5 ** torch.tensor([[1.0], [2.0], [3.0]]),
+        alpha=2.0,
+    )
+    assert target.tolist() == [[7.0, 7.0], [4.0, 4.0], [2.5, 2.5]]

@@ -58,6 +58,26 @@ def test_stratified_means_are_unbiased_and_of_less_variance_than_independent_one
     assert additive["stratified"] < 0.2 * additive["iid"]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_stratified_draws_of_half_precision_are_rounded_exact_ones(dtype):
+    half, full = (
+        F.stratified_normal((4000, 8), dim=1, dtype=kind, generator=torch.Generator().manual_seed(0))
+        for kind in (dtype, torch.float32)
+    )
+    assert half.dtype == dtype
+    torch.testing.assert_close(half, full.to(dtype), rtol=0, atol=0)
+    assert half.abs().max() > 3.5  # tails, which levels of eight bits would cut at 2.9
+
+
+def test_half_precision_survives_bounds_of_full_precision():
+    loc, noise, bound = torch.zeros(5, 2, dtype=torch.bfloat16), torch.ones(5, 2, dtype=torch.bfloat16), torch.ones(2)
+    action, log_prob = F.tanh_normal(loc, torch.ones_like(loc), noise, -bound, bound)
+    assert action.dtype == log_prob.dtype == torch.bfloat16
+    # log N(1) - log(1 - tanh(1)^2) in each of two entries; neighbours of 4 in bfloat16 are 1 / 32 away
+    expected = 2 * (-0.5 - 0.5 * math.log(2 * math.pi) - math.log(1 - math.tanh(1) ** 2))
+    assert log_prob.float().tolist() == pytest.approx([expected] * 5, abs=1 / 32)
+
+
 @pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (-50.0, 50.0), (0.0, 100.0), (-1.0, 1.1)])
 def test_tanh_normal_agrees_with_torchrl(low, high):
     loc, scale, noise = torch.randn(3, 200, 2, dtype=torch.float64)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -102,6 +104,32 @@ def test_a_threshold_above_the_spread_biases_extreme_quantiles_and_a_small_one_d
     assert found[1.0] > true_quantile + 0.02  # towards the expectile
 
 
+# halves are exact in every type: |1/4 - 1{u < 0}| L(u), summed by hand for u = -1, 1, 3 and kappa = 1
+@pytest.mark.parametrize("quantile_type", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("target_type", [torch.float64, torch.float32, torch.bfloat16])
+def test_predictions_and_targets_may_differ_in_type(quantile_type, target_type):
+    theta = torch.tensor([[1.0]], dtype=quantile_type, requires_grad=True)
+    y = torch.tensor([[0.0, 2.0, 4.0]], dtype=target_type)
+    loss = F.quantile_huber_loss(theta, y, torch.tensor([0.25]), kappa=1.0)
+    assert loss.dtype == quantile_type
+    assert loss.item() == pytest.approx((0.75 * 0.5 + 0.25 * 0.5 + 0.25 * 2.5) / 3, rel=4e-3)
+    loss.sum().backward()
+    assert theta.grad.dtype == quantile_type
+    assert theta.grad.item() == pytest.approx((0.75 - 0.25 - 0.25) / 3, rel=4e-3)
+
+
+def test_targets_that_several_critics_share_are_sorted_without_a_warning():
+    y = torch.randn(4, 6)
+    shared = y.unsqueeze(1).expand(4, 3, 6)
+    torch.set_warn_always(True)
+    try:
+        loss = F.quantile_huber_loss(torch.zeros(4, 3, 2), shared, F.quantile_midpoints(2))
+    finally:
+        torch.set_warn_always(False)
+    expected = F.quantile_huber_loss(torch.zeros(4, 2), y, F.quantile_midpoints(2))
+    torch.testing.assert_close(loss, expected.unsqueeze(1).expand(4, 3))
+
+
 def test_a_nan_target_shows_in_the_loss():
     y = torch.tensor([[0.0, float("nan")], [0.0, 1.0]])
     loss = F.quantile_huber_loss(torch.zeros(2, 3), y, F.quantile_midpoints(3))
@@ -113,7 +141,21 @@ def test_a_nan_target_shows_in_the_loss():
     [
         ((torch.zeros(2, 3), torch.zeros(2, 4), torch.zeros(4)), 1.0, "levels must hold one entry per quantile"),
         ((torch.zeros(2, 3), torch.zeros(1, 4), torch.zeros(3)), 1.0, "targets must have the batch shape"),
-        ((torch.zeros(2, 3), torch.zeros(2, 4), torch.zeros(3)), -1.0, "kappa must not be negative, got -1.0"),
+        (
+            (torch.zeros(2, 3), torch.zeros(2, 4), torch.zeros(3)),
+            -1.0,
+            "kappa must be finite and not negative, got -1.0",
+        ),
+        (
+            (torch.zeros(2, 3), torch.zeros(2, 4), torch.zeros(3)),
+            math.nan,
+            "kappa must be finite and not negative, got nan",
+        ),
+        (
+            (torch.zeros(2, 3), torch.zeros(2, 4), torch.zeros(3)),
+            math.inf,
+            "kappa must be finite and not negative, got inf",
+        ),
     ],
 )
 def test_bad_arguments_are_named(arguments, kappa, message):
@@ -140,8 +182,9 @@ def test_wasserstein_distances_of_shifted_and_shuffled_atoms():
     assert F.wasserstein_distance(q, other).item() == pytest.approx(1)
     assert F.wasserstein_distance(q, other, p=2).item() == pytest.approx(3**0.5)
     assert F.wasserstein_distance(q, other, p=float("inf")).item() == 3
-    with pytest.raises(ValueError, match="p must be at least 1, got 0.5"):
-        F.wasserstein_distance(q, other, p=0.5)
+    for p in (0.5, float("nan")):
+        with pytest.raises(ValueError, match=f"p must be at least 1, got {p}"):
+            F.wasserstein_distance(q, other, p=p)
 
 
 @pytest.mark.parametrize("num_values", [1, 2, 3, 7, 8, 9, 255, 256, 257])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 from loss_parts import make_loss, narrow_actor
@@ -10,11 +12,12 @@ from tensordict.nn import TensorDictModule
 from torchrl.modules import ProbabilisticActor, TanhNormal
 from torchrl.objectives import SACLoss, SoftUpdate, ValueEstimators
 from torchrl.objectives.utils import hold_out_net
+from torchrl.objectives.value import TD0Estimator
 
 from eqr_torchrl.functional import quantile_huber_loss, quantile_midpoints
-from eqr_torchrl.objectives import EpistemicQuantileLoss
+from eqr_torchrl.objectives import EpistemicQuantileLoss, MemberwiseSACLoss, make_optimizer
 from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic, toy_env
-from eqr_torchrl.utility import MeanUtility
+from eqr_torchrl.utility import MeanUtility, OptimisticUtility
 
 LOSSES = ("loss_qvalue", "loss_actor", "loss_alpha")
 
@@ -174,7 +177,7 @@ def test_dispatch_takes_keyword_arguments_and_returns_the_out_keys():
     kwargs = {"_".join(key) if isinstance(key, tuple) else key: batch.get(key) for key in loss.in_keys}
     torch.manual_seed(3)
     values = loss(**kwargs)
-    assert len(values) == len(loss.out_keys) == 5
+    assert len(values) == len(loss.out_keys) == 7 and set(loss.out_keys) == set(expected.keys())
     for key, value in zip(loss.out_keys, values, strict=True):
         torch.testing.assert_close(value, expected[key])
     loss.select_out_keys("loss_actor", "loss_qvalue")
@@ -182,6 +185,22 @@ def test_dispatch_takes_keyword_arguments_and_returns_the_out_keys():
     actor_loss, critic_loss = loss(**kwargs)
     torch.testing.assert_close(actor_loss, expected["loss_actor"])
     torch.testing.assert_close(critic_loss, expected["loss_qvalue"])
+
+
+@pytest.mark.parametrize("key", ["epistemic_std", "target_value"])
+def test_what_the_critic_reports_can_be_selected(key):
+    loss, batch = make_loss(), toy_batch(B=6)
+    expected = seeded(loss, batch)[key]
+    loss.select_out_keys("loss_qvalue", key)
+    torch.testing.assert_close(seeded(loss, batch)[key], expected)
+
+
+@pytest.mark.parametrize("mode", ["non_tensor", "exclude", None])
+def test_unreduced_losses_are_dispatched_without_the_scalars_that_they_leave_out(mode):
+    loss, batch = make_loss(reduction="none", scalar_output_mode=mode), toy_batch(B=6)
+    assert set(loss.out_keys) == set(loss(batch.clone()).keys())
+    kwargs = {"_".join(key) if isinstance(key, tuple) else key: batch.get(key) for key in loss.in_keys}
+    assert len(loss(**kwargs)) == (7 if mode == "non_tensor" else 3)
 
 
 def test_the_keys_it_says_it_reads_are_enough():
@@ -233,8 +252,18 @@ def test_make_value_estimator_sets_the_discount_alone():
         loss.make_value_estimator(ValueEstimators.TDLambda)
     with pytest.raises(ValueError, match=r"gamma must be in \[0, 1\], got 1.5"):
         loss.make_value_estimator(gamma=1.5)
-    with pytest.raises(ValueError, match="hyperparams must be gamma alone, got lmbda"):
+    with pytest.raises(ValueError, match="hyperparams must be gamma, device or differentiable, got lmbda"):
         loss.make_value_estimator(lmbda=0.9)
+    assert loss.make_value_estimator(gamma=0.75, device="cpu", differentiable=True).gamma == 0.75
+
+
+def test_the_value_estimator_shows_the_discount_and_the_keys():
+    loss = make_loss(gamma=0.75)
+    loss.set_keys(reward="gain")
+    estimator = loss.value_estimator
+    assert isinstance(estimator, TD0Estimator) and estimator.gamma == 0.75
+    assert (estimator.tensor_keys.reward, estimator.tensor_keys.value) == ("gain", "state_action_value")
+    assert not any("estimator" in key for key in loss.state_dict())
 
 
 def test_without_an_updater_the_user_is_warned():
@@ -298,8 +327,17 @@ def test_networks_can_be_held_out_as_in_torchrl():
         ({"num_qvalue_nets": 2}, "qvalue_network must be a list of 2 critics"),
         ({"num_next_actions": 0}, "num_next_actions must be positive, got 0"),
         ({"action_sampling": "grid"}, 'action_sampling must be "stratified" or "iid", got \'grid\''),
-        ({"kappa": -1.0}, "kappa must not be negative, got -1.0"),
-        ({"alpha_init": 0.0}, "alpha_init must be positive, got 0.0"),
+        ({"kappa": -1.0}, "kappa must be finite and not negative, got -1.0"),
+        ({"kappa": float("nan")}, "kappa must be finite and not negative, got nan"),
+        ({"kappa": float("inf")}, "kappa must be finite and not negative, got inf"),
+        ({"alpha_init": 0.0}, "alpha_init must be positive and finite, got 0.0"),
+        ({"alpha_init": float("nan")}, "alpha_init must be positive and finite, got nan"),
+        ({"min_alpha": 0.0}, "min_alpha must be positive and finite, got 0.0"),
+        ({"max_alpha": float("inf")}, "max_alpha must be positive and finite, got inf"),
+        ({"min_alpha": 1.0, "max_alpha": 0.1}, "min_alpha must not exceed max_alpha, got 1.0 and 0.1"),
+        ({"target_entropy": float("nan")}, 'target_entropy must be finite or "auto", got nan'),
+        ({"reduction": "average"}, 'reduction must be "mean", "sum" or "none", got \'average\''),
+        ({"scalar_output_mode": "keep"}, 'scalar_output_mode must be "exclude" or "non_tensor", got \'keep\''),
     ],
 )
 def test_arguments_out_of_range_are_named_in_one_line(kwargs, message):
@@ -327,3 +365,141 @@ def test_successors_of_any_other_shape_are_refused(size):
     broken = TensorDict({"observation": batch["observation"], "action": batch["action"], "next": next_}, [])
     with pytest.raises(RuntimeError, match=r'"next" must have batch size \[\*B\] or \[\*B, M, K\]'):
         make_loss()(broken)
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("observation", "the batch must hold 'observation', got 'action', 'next'"),
+        ("action", "the batch must hold 'action', got 'observation', 'next'"),
+        ("next", "the batch must hold 'next', got 'observation', 'action'"),
+        (("next", "observation"), "\"next\" must hold 'observation', got 'reward', 'terminated', 'done'"),
+        (("next", "reward"), "\"next\" must hold 'reward', got 'observation', 'terminated', 'done'"),
+    ],
+)
+@pytest.mark.parametrize("size", [(), (2, 3)])
+def test_a_missing_key_is_named(size, key, message):
+    batch = toy_batch(4, *size)
+    del batch[key]
+    with pytest.raises(RuntimeError, match=message):
+        make_loss()(batch)
+
+
+def test_without_terminated_done_takes_its_place_as_in_sac_loss():
+    loss, batch = make_loss(), toy_batch(B=4)
+    batch["next", "done"][1] = True
+    del batch["next", "terminated"]
+    target = loss.compute_target(batch)
+    torch.testing.assert_close(target[1], batch["next", "reward"][1].expand(5))
+    assert not torch.allclose(target[0], batch["next", "reward"][0].expand(5))
+    del batch["next", "done"]
+    with pytest.raises(RuntimeError, match="\"next\" must hold 'terminated', got 'observation', 'reward'"):
+        loss(batch)
+
+
+@pytest.mark.parametrize(("reward", "flag"), [((4, 2), (4, 2)), ((4, 1), (4, 2)), ((4, 1), (4, 1, 1))])
+def test_rewards_and_flags_have_one_entry_each(reward, flag):
+    batch = toy_batch(B=4)
+    batch["next", "reward"], batch["next", "terminated"] = torch.zeros(reward), torch.zeros(flag, dtype=torch.bool)
+    with pytest.raises(RuntimeError, match="'reward' and 'terminated' must have one shape") as error:
+        make_loss()(batch)
+    assert str(tuple(flag)) in str(error.value)
+
+
+# --- utilities of the wrong shape
+
+
+class Kept(torch.nn.Module):
+    """Forgets to drop the last dimension."""
+
+    def forward(self, quantiles):
+        return quantiles.mean(-1, keepdim=True)
+
+
+class Pooled(torch.nn.Module):
+    def forward(self, quantiles):
+        return quantiles.mean()
+
+
+class Number(torch.nn.Module):
+    def forward(self, quantiles):
+        return 1.0
+
+
+@pytest.mark.parametrize(
+    ("utility", "message"),
+    [
+        (Kept(), r"utility must map values \[..., N\] to \[...\], here \(2,\): Kept gave shape \(2, 1\)"),
+        (Pooled(), r"here \(2,\): Pooled gave shape \(\)"),
+        (Number(), r"here \(2,\): Number gave float"),
+        (torch.nn.Identity(), r"here \(2,\): Identity gave shape \(2, 51\)"),
+        (0.9, "utility must be a module that maps values .*, got 0.9"),
+    ],
+)
+def test_a_utility_of_the_wrong_shape_is_refused_before_there_is_a_batch(utility, message):
+    with pytest.raises(ValueError, match=message) as error:
+        make_loss(utility=utility)
+    assert "\n" not in str(error.value)
+
+
+def test_a_utility_made_for_its_number_of_quantiles_is_judged_by_the_first_batch():
+    with pytest.raises(RuntimeError, match=r"to \[...\], here \(6,\): Linear gave shape \(6, 1\)"):
+        make_loss(utility=torch.nn.Linear(5, 1))(toy_batch(B=6))
+
+
+class Weighted(torch.nn.Module):
+    """A trainable mixture of the quantiles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logits = torch.nn.Parameter(torch.zeros(5))
+
+    def forward(self, quantiles):
+        return quantiles @ self.logits.softmax(-1).to(quantiles.dtype)
+
+
+def test_a_utilitys_parameters_are_the_losss_and_learn_at_the_policys_rate():
+    utility = Weighted()
+    loss = make_loss(utility=utility)
+    assert any(p is utility.logits for p in loss.parameters()) and "utility.logits" in loss.state_dict()
+    groups = make_optimizer(loss, lr_actor=0.5, lr_critic=0.25).param_groups
+    assert [group["lr"] for group in groups if any(p is utility.logits for p in group["params"])] == [0.5]
+    trained = [id(p) for group in groups for p in group["params"]]
+    assert sorted(trained) == sorted(id(p) for p in loss.parameters())  # each once
+    loss(toy_batch(B=6))["loss_actor"].backward()
+    assert utility.logits.grad is not None and utility.logits.grad.any()
+    assert loss.double().utility.logits.dtype == torch.float64
+
+
+def test_what_the_policy_ascends_does_not_change_the_critic():
+    actor, critic, batch = toy_actor(), toy_critic(), toy_batch(B=6)
+    first, second = (seeded(make_loss(actor, critic, utility=u), batch) for u in (None, OptimisticUtility(3.0)))
+    assert first["loss_qvalue"] == second["loss_qvalue"] and first["loss_actor"] != second["loss_actor"]
+
+
+# --- resetting
+
+
+def test_parameters_can_be_drawn_anew():
+    loss = make_loss(critic=[toy_critic(), toy_critic()])
+    before = {name: value.clone() for name, value in loss.state_dict().items() if isinstance(value, torch.Tensor)}
+    loss.reset_parameters_recursive()
+    after = loss.state_dict()
+    weights = [name for name in before if name.endswith("weight")]
+    assert len(weights) == 15  # three layers of the policy, of two critics, and of their targets
+    assert not any(torch.equal(before[name], after[name]) for name in weights)
+    assert all(p.requires_grad for p in loss.parameters())
+    assert torch.isfinite(loss(toy_batch(B=6))["loss_qvalue"])
+
+
+@pytest.mark.parametrize("loss_class", [EpistemicQuantileLoss, MemberwiseSACLoss])
+def test_what_is_named_a_loss_is_a_method_since_torchrl_wraps_it(loss_class):
+    named = {
+        name: value
+        for one in loss_class.__mro__
+        if one.__module__.startswith("eqr_torchrl")
+        for name, value in vars(one).items()
+        if name.endswith("loss") and not name.startswith("_")
+    }
+    assert {"actor_loss", "alpha_loss", "qvalue_v2_loss"} <= set(named)
+    assert all(inspect.isfunction(value) for value in named.values())

@@ -48,13 +48,13 @@ def test_critics_of_any_build_train(build, size):
 
 def test_dropout_draws_anew_in_training_and_not_in_evaluation():
     loss, batch = make_loss(critic=BUILDS["dropout"]()), toy_batch(B=16)
-    loss.actor_network_params.apply_(lambda p: p.data.zero_())
-    values = [loss._values(loss.qvalue_network_params, batch, batch["action"]) for _ in range(2)]
-    assert not torch.equal(*values)
+    batch["next", "terminated"].fill_(True)  # the target is the reward: only the prediction can differ
+    first, second = (loss.qvalue_v2_loss(batch)[0] for _ in range(2))
+    assert first != second
     loss.eval()
     loss.qvalue_network.eval()  # networks are kept outside the module tree
-    values = [loss._values(loss.qvalue_network_params, batch, batch["action"]) for _ in range(2)]
-    assert torch.equal(*values)
+    first, second = (loss.qvalue_v2_loss(batch)[0] for _ in range(2))
+    assert first == second
 
 
 def test_a_list_of_critics_built_differently_keeps_their_weights_and_is_saved_and_updated():
@@ -63,11 +63,10 @@ def test_a_list_of_critics_built_differently_keeps_their_weights_and_is_saved_an
     assert loss.num_qvalue_nets == 2
     assert {id(p) for c in critics for p in c.parameters()} <= {id(p) for p in loss.parameters()}
     batch = toy_batch(B=6, M=2, K=3)
-    values = loss._values(loss.qvalue_network_params, batch, batch["action"])
-    assert values.shape == (6, 2, 5)
     for i, critic in enumerate(critics):
-        expected = critic(batch.select("observation", "action"))["state_action_value"]
-        torch.testing.assert_close(values[:, i], expected)
+        kept = loss.qvalue_network_params["critics", str(i)].flatten_keys(".")
+        for name, value in critic.named_parameters():
+            torch.testing.assert_close(kept[name].detach(), value.detach(), rtol=0, atol=0)
     update = make_update(loss, make_optimizer(loss), loss.updater)
     update(batch)
     fresh = make_loss(critic=[BUILDS["layer norm"](), toy_critic(num_cells=(4, 4, 4))])

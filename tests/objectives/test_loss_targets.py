@@ -9,7 +9,10 @@ import torch
 from loss_parts import linear_critic, make_loss, narrow_actor, uniform_actor
 from tensordict.nn import TensorDictModule
 from torch import nn
+from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+from torchrl.envs.transforms import MultiStepTransform
 from torchrl.modules import TanhNormal
+from torchrl.objectives import SoftUpdate, TQCLoss
 
 from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic
 
@@ -88,18 +91,18 @@ def test_target_equals_a_loop_over_the_pairs_that_the_critic_saw(num_next_action
             torch.testing.assert_close(target[i, 5 * m : 5 * m + 5], total.detach() / K, atol=2e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("action_sampling", ["stratified", "iid"])
-def test_both_action_samplings_are_unbiased_and_stratification_lowers_the_variance(action_sampling):
+def test_stratified_actions_are_unbiased_and_lower_the_variance():
     actor, critic = toy_actor(), toy_critic()
-    loss, iid = (make_loss(actor, critic, action_sampling=s, alpha_init=1e-6) for s in (action_sampling, "iid"))
+    loss, iid = (make_loss(actor, critic, action_sampling=s, alpha_init=1e-6) for s in ("stratified", "iid"))
     batch, draws = toy_batch(B=1, M=1, K=1), 3000
     at_one_state = batch.clone().set("next", batch["next"].expand(1, 1, 60_000).clone())
     expected = iid.compute_target(at_one_state)[0, 0]
     four_at_a_time = batch.expand(draws).clone().set("next", batch["next"].expand(draws, 1, 4).clone())
     targets = loss.compute_target(four_at_a_time)[:, 0]
     assert abs(targets.mean() - expected) < 5 * targets.std() / math.sqrt(draws) + 0.002
-    if action_sampling == "stratified":
-        assert targets.var() < 0.3 * iid.compute_target(four_at_a_time)[:, 0].var()
+    independent = iid.compute_target(four_at_a_time)[:, 0]
+    assert abs(independent.mean() - expected) < 5 * independent.std() / math.sqrt(draws) + 0.002
+    assert targets.var() < 0.3 * independent.var()
 
 
 @pytest.mark.parametrize("num_next_actions", [1, 2])
@@ -143,3 +146,73 @@ def test_the_target_has_no_gradient_and_one_atom_per_member_and_quantile(size):
     loss = make_loss(critic=toy_critic(num_quantiles=7))
     target = loss.compute_target(toy_batch(4, *size))
     assert target.shape == (4, 7 * (size[0] if size else 1)) and not target.requires_grad
+
+
+# --- transitions over several steps
+
+
+@pytest.mark.parametrize("size", [(), (2, 3)])
+def test_transitions_over_n_steps_bootstrap_with_gamma_to_the_n(size):
+    # Q = 10 everywhere, reward 0: 10 gamma^n, where one step has 9
+    critic = linear_critic([0.0], [0.0], [10.0])
+    loss = make_loss(narrow_actor(0.0), critic, gamma=0.9, alpha_init=1e-12, target_entropy=0.0)
+    batch = toy_batch(4, *size, observation_dim=1)
+    batch["next", "reward"].zero_()
+    batch["steps_to_next_obs"] = torch.tensor([[1], [2], [3], [3]])
+    batch["next", "terminated"][3] = True
+    expected = torch.tensor([[9.0], [8.1], [7.29], [0.0]]).expand(4, size[0] if size else 1)
+    torch.testing.assert_close(loss.compute_target(batch), expected)
+
+
+def test_the_target_over_n_steps_is_that_of_tqc_on_a_replay_buffer_of_torchrl():
+    actor, critic = narrow_actor(0.3), linear_critic([0.5], [-1.0], [0.0, 1.0, 3.0])
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(100), batch_size=60, transform=MultiStepTransform(n_steps=3, gamma=0.9)
+    )
+    episode = toy_batch(B=60, observation_dim=1)
+    episode["next", "done"][19::20] = episode["next", "terminated"][19::20] = True
+    episode.set(("collector", "traj_ids"), torch.arange(60) // 20)
+    buffer.extend(episode)
+    batch = buffer.sample()
+    assert set(batch["steps_to_next_obs"].flatten().tolist()) == {1, 2, 3} and batch["next", "terminated"].any()
+    tqc = TQCLoss(
+        actor, [critic], num_qvalue_nets=1, top_quantiles_to_drop_per_net=0, alpha_init=1e-12, target_entropy=0.0
+    )
+    tqc.make_value_estimator(gamma=0.9)
+    SoftUpdate(tqc, tau=0.1)
+    ours = make_loss(actor, critic, gamma=0.9, alpha_init=1e-12, target_entropy=0.0)
+    expected = tqc.compute_target(batch.clone()).reshape(60, 3)
+    torch.testing.assert_close(ours.compute_target(batch), expected, atol=1e-4, rtol=1e-4)
+
+
+# --- types
+
+
+@pytest.mark.parametrize("flag_type", [torch.uint8, torch.int64, torch.float32])
+@pytest.mark.parametrize("reward_type", [torch.int64, torch.uint8, torch.float64, torch.bfloat16])
+def test_rewards_and_flags_may_have_any_type(reward_type, flag_type):
+    loss = make_loss(
+        narrow_actor(0.0), linear_critic([0.0], [0.0], [4.0]), gamma=0.5, alpha_init=1e-12, target_entropy=0.0
+    )
+    batch = toy_batch(B=2, observation_dim=1)
+    batch["next", "reward"] = torch.tensor([[3], [1]], dtype=reward_type)
+    batch["next", "terminated"] = torch.tensor([[0], [1]], dtype=flag_type)
+    torch.testing.assert_close(loss.compute_target(batch).float(), torch.tensor([[3 + 0.5 * 4], [1.0]]))
+    assert loss(batch)["loss_qvalue"].dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("action_sampling", ["stratified", "iid"])
+@pytest.mark.parametrize("size", [(), (2, 3)])
+def test_a_loss_of_another_precision_is_that_of_float32_to_its_digits(size, action_sampling, dtype):
+    actor, critic = toy_actor(), toy_critic()
+    batch = toy_batch(50, *size)
+    batch["next", "terminated"].fill_(True)  # the targets are the rewards, whatever actions are drawn
+    expected = make_loss(actor, critic, action_sampling=action_sampling)(batch)
+    loss = make_loss(actor, critic, action_sampling=action_sampling).to(dtype)
+    out = loss(batch.to(dtype))  # casts the flags too
+    (out["loss_qvalue"] + out["loss_actor"] + out["loss_alpha"]).backward()
+    assert all(p.grad.dtype == dtype and torch.isfinite(p.grad).all() for p in loss.parameters())
+    for key in ("loss_qvalue", "epistemic_std", "target_value"):
+        assert out[key].dtype == dtype
+        torch.testing.assert_close(out[key].float(), expected[key], rtol=0.03, atol=0.01)

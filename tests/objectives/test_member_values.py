@@ -229,3 +229,29 @@ def test_learns_members_values_by_gradient_steps():
         updater.step()
     values = critic(toy_batch(B=64, observation_dim=1))["state_action_value"].mean(0)
     torch.testing.assert_close(values, torch.tensor([2.0, 6.0]), rtol=0.05, atol=0.0)
+
+
+def test_over_n_steps_the_discount_is_gamma_to_the_n():
+    # Q_m = s at s' = 8 in both members, gamma 0.5, reward 1: 1 + 8 / 2^n
+    critics = [linear_critic([1.0], [0.0], [0.0]), linear_critic([1.0], [0.0], [0.0])]
+    loss = MemberwiseSACLoss(uniform_actor(2.0), critics, alpha_init=1e-12, target_entropy=-1.0)
+    loss.make_value_estimator(gamma=0.5)
+    _ = SoftUpdate(loss, tau=0.1)
+    batch = toy_batch(B=3, M=2, K=4, observation_dim=1)
+    batch["next", "observation"].fill_(8.0)
+    batch["next", "reward"].fill_(1.0)
+    batch["steps_to_next_obs"] = torch.tensor([[1], [2], [3]])
+    torch.testing.assert_close(loss.compute_target(batch), torch.tensor([[5.0] * 2, [3.0] * 2, [2.0] * 2]))
+
+
+@pytest.mark.parametrize("key", ["epistemic_std", "target_value"])
+def test_what_the_critic_reports_can_be_selected(key):
+    loss = make_loss()
+    assert set(loss.out_keys) == set(loss(toy_batch(B=4, M=3, K=2)).keys())
+    loss.select_out_keys("loss_qvalue", key)
+    assert loss(toy_batch(B=4, M=3, K=2))[key].shape == ()
+
+
+def test_without_successors_the_missing_key_is_named():
+    with pytest.raises(RuntimeError, match="the batch must hold 'next', got 'observation', 'action'"):
+        make_loss()(toy_batch(B=4).exclude("next"))
