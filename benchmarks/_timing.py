@@ -7,7 +7,7 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -73,6 +73,6 @@ def print_table(rows: list[tuple[str, ...]], header: tuple[str, ...]) -> None:
     print(f"medians; torch {torch.__version__}, {device}, Python {platform.python_version()}")
 
 
-def print_json(figures: dict[str, float | str]) -> None:
+def print_json(figures: Mapping[str, float | str]) -> None:
     """The figures as one line."""
     print(json.dumps({n: value if isinstance(value, str) else round(value, 4) for n, value in figures.items()}))

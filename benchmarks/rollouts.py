@@ -58,7 +58,7 @@ def main() -> None:
         warmup=1,
     )
     peak, onednn_peak = (repeats * product_flops / seconds[name] for name in ("product", "onednn"))
-    rows = [
+    rows: list[tuple[str, ...]] = [
         ("matrix product 4096 x 200 x 200, PyTorch's default", "", f"{peak / 1e9:.0f}", "100%", ""),
         ("the same by oneDNN", "", f"{onednn_peak / 1e9:.0f}", f"{onednn_peak / peak:.0%}", "100%"),
     ]
