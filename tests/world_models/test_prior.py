@@ -43,7 +43,7 @@ def test_networks_of_members_differ_and_hold_no_parameters():
 
 def test_prediction_is_network_plus_prior_in_units_of_the_environment():
     data = transitions(200, reward_scale=100.0)
-    model = fitted(data, num_steps=5, prior_scale=0.5, reward_prior_scale=30.0)
+    model = fitted(data, num_steps=5, prior_scale=0.5, reward_prior_scale=30.0, precision="fp32")
     x = model.normalizer(torch.cat([data["observation"], data["action"]], -1)).expand(5, -1, -1)
     targets = torch.cat([data["next", "observation"] - data["observation"], data["next", "reward"]], -1)
     # sigma_y^2 = std^2 + b^2: for the change of state b = 0.5 std, for the reward b = 30
