@@ -93,7 +93,8 @@ class ModelBasedEnv(ModelBasedEnvBase):
                 f"got {world_model.observation_dim}."
             )
         device = next((p.device for p in world_model.parameters()), torch.device("cpu"))
-        zeros = torch.zeros(world_model.num_members, 2, action_spec.shape[-1], device=device)
+        dtype = next((p.dtype for p in world_model.parameters()), None)
+        zeros = torch.zeros(world_model.num_members, 2, action_spec.shape[-1], device=device, dtype=dtype)
         try_on_zeros(world_model, termination_fn, reward_fn, zeros)
         size = torch.Size([world_model.num_members, rows_per_member])
         super().__init__(world_model, device=device, batch_size=size)  # pyright: ignore[reportArgumentType]
