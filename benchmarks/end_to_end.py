@@ -61,7 +61,7 @@ def run_protocol(folder: str) -> tuple[dict[str, float], float]:
         "collector, simulator and replay": float(row["time/collect"]),
         "model fit": float(row["time/model"]) * fits,
         "rollouts into D_model": float(row["time/rollout"]) * fits,
-        f"{cfg.utd_ratio} updates": float(row["time/update"]),
+        f"{cfg.utd_ratio} updates": float(row["time/train"]),
     }
     return stages, sum(stages.values())
 

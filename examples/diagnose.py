@@ -20,10 +20,7 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from hydra.utils import instantiate
-from omegaconf import OmegaConf
-from tensordict import TensorDict, TensorDictBase
-from tensordict.nn import TensorDictModule
+from tensordict import TensorDictBase
 
 from eqr_torchrl.diagnostics import (
     calibration_error,
@@ -44,8 +41,7 @@ from eqr_torchrl.diagnostics import (
     value_quantiles,
     value_spread,
 )
-from eqr_torchrl.envs import ModelBasedEnv, import_by_name, termination_for
-from eqr_torchrl.runs import latest_checkpoint, load_checkpoint
+from eqr_torchrl.runs import load_agent
 
 TAIL = 0.01  # share of a value that may lie beyond the end of an episode or rollout
 
@@ -71,47 +67,13 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def load_agent(source: Path) -> tuple:
-    """Configuration, environment, policy, critic, imagined environment and temperature of a checkpoint."""
-    checkpoint = source if source.is_file() else latest_checkpoint(source / "checkpoints")
-    folder = source.parent.parent if source.is_file() else source
-    if checkpoint is None or not (folder / "config.yaml").is_file():
-        raise ValueError(
-            f"source must be a run folder with config.yaml and checkpoints, or a checkpoint: got {source}."
-        )
-    cfg = OmegaConf.load(folder / "config.yaml")
-    if "world_model" not in cfg:
-        raise ValueError(f"source must be a model-based run: {folder / 'config.yaml'} has no world_model.")
-    saved = load_checkpoint(checkpoint)["parts"]
-    steps = 2 * math.ceil(math.log(TAIL) / math.log(cfg.gamma))  # the first half has small tails
-    env = instantiate(cfg.env, max_episode_steps=steps)
-    actor = instantiate(cfg.actor, env)
-    critics = [instantiate(cfg.critic, env) for _ in range(cfg.loss.num_qvalue_nets)]
-    world_model = instantiate(cfg.world_model, env)
-    loss = instantiate(cfg.loss)(actor_network=actor, qvalue_network=critics)
-    loss.make_value_estimator(gamma=cfg.gamma)
-    loss.load_state_dict(saved["loss"])  # actor and critics share their parameters with the loss ...
-    if loss.qvalue_network_params.batch_dims:  # ... except in TorchRL's own losses, which stack those of the critics
-        for network, parameters in zip(critics, loss.qvalue_network_params.data.unbind(0), strict=True):
-            TensorDict.from_module(network).data.update_(parameters)
-    world_model.load_state_dict(saved["world_model"])
-    names = [OmegaConf.select(cfg, "termination_fn"), OmegaConf.select(cfg, "reward_fn")]
-    rules = [import_by_name(name) if name else None for name in names]
-    model_env = ModelBasedEnv(
-        world_model, env, termination_fn=rules[0] or termination_for(env.env_name), reward_fn=rules[1]
-    )
-
-    def atoms(observation: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-        values = [network(observation=observation, action=action) for network in critics]
-        return torch.cat(values, -1)  # one critic: its quantiles; several scalar ones: one atom each
-
-    critic = TensorDictModule(atoms, in_keys=["observation", "action"], out_keys=["state_action_value"])
-    return cfg, folder, env, actor, critic, model_env, loss.log_alpha.exp().item(), steps
-
-
 def main() -> None:
     args = parse_arguments()
-    cfg, folder, env, actor, critic, model_env, alpha, steps = load_agent(args.source)
+    agent = load_agent(args.source)
+    cfg, folder, actor, critic, alpha = agent.settings, agent.folder, agent.actor, agent.critic, agent.alpha
+    steps = 2 * math.ceil(math.log(TAIL) / math.log(cfg.gamma))  # the first half has small tails
+    env = agent.make_env(max_episode_steps=steps)
+    model_env = agent.make_model_env(env)
     out = args.out or folder / "figures" / "diagnostics"
     out.mkdir(parents=True, exist_ok=True)
     report = []

@@ -7,10 +7,11 @@ from pathlib import Path
 import hydra
 import pytest
 import torch
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
 from eqr_torchrl.data import EnsembleSuccessors
-from eqr_torchrl.envs import PAPER_DMC_TASKS, ModelBasedEnv, make_env, never_terminates
+from eqr_torchrl.envs import PAPER_DMC_TASKS, make_env
 from eqr_torchrl.testing import toy_actor, toy_critic, toy_env
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -45,7 +46,7 @@ def test_every_algorithm_goes_with_every_utility_and_every_budget(compose, algor
 def build_loss(cfg):
     quantiles = cfg.critic.num_quantiles
     critics = [toy_critic(num_quantiles=quantiles) for _ in range(cfg.loss.num_qvalue_nets)]
-    return instantiate(cfg.loss)(actor_network=toy_actor(), qvalue_network=critics)
+    return instantiate(cfg.loss, toy_actor(), critics)
 
 
 @pytest.mark.parametrize("utility", UTILITIES)
@@ -55,37 +56,40 @@ def test_every_utility_is_what_the_policy_ascends(compose, utility):
     assert type(loss.utility).__name__ == kind
 
 
-# critics, quantiles, member rules (and whether the start states are split among members), loss
+# critics, quantiles, member rules (and whose the start states are), loss
 PARTS = {
-    "mbpo": (2, 1, [("resampled", True)], "SACLoss"),
-    "qr_mbpo": (1, 51, [("resampled", True)], "EpistemicQuantileLoss"),
-    "qr_mbpo_big": (1, 51, [("resampled", False)], "EpistemicQuantileLoss"),
-    "qr_mbpo_consistent": (1, 51, [("fixed", False)], "EpistemicQuantileLoss"),
-    "qr_mbpo_consistent_equal": (1, 51, [("fixed", True)], "EpistemicQuantileLoss"),
-    "qr_mbpo_loss": (1, 51, [("resampled", True)], "EpistemicQuantileLoss"),
-    "qu_sac": (5, 1, [("fixed", False), ("resampled", True)], "MemberwiseSACLoss"),
-    "eqr_sac": (1, 51, [("fixed", False)], "EpistemicQuantileLoss"),
+    "mbpo": (2, 1, [("resampled", "shared")], "SACLoss"),
+    "qr_mbpo": (1, 51, [("resampled", "shared")], "EpistemicQuantileLoss"),
+    "qr_mbpo_big": (1, 51, [("resampled", "per_member")], "EpistemicQuantileLoss"),
+    "qr_mbpo_consistent": (1, 51, [("fixed", "per_member")], "EpistemicQuantileLoss"),
+    "qr_mbpo_consistent_equal": (1, 51, [("fixed", "shared")], "EpistemicQuantileLoss"),
+    "qr_mbpo_loss": (1, 51, [("resampled", "shared")], "EpistemicQuantileLoss"),
+    "qu_sac": (5, 1, [("fixed", "per_member"), ("resampled", "shared")], "MemberwiseSACLoss"),
+    "eqr_sac": (1, 51, [("fixed", "per_member")], "EpistemicQuantileLoss"),
 }
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_the_parts_of_every_algorithm_build_and_fit_each_other(compose, algorithm):
     cfg = compose(f"algorithm={algorithm}", "world_model.num_cells=[8]", "budget=smoke")
-    rules = [(rule.member, rule.split_starts) for rule in cfg.rollout.member_rules]
+    rules = [(rule.member, rule.starts) for rule in cfg.rollout.rules]
     kind = cfg.loss._target_.split(".")[-1]
     assert (cfg.loss.num_qvalue_nets, cfg.critic.num_quantiles, rules, kind) == PARTS[algorithm]
     env = toy_env()
-    world_model = instantiate(cfg.world_model, 3, 1)
+    world_model = instantiate(cfg.world_model, env)
     actor, critic = instantiate(cfg.actor, env), instantiate(cfg.critic, env)
     assert actor(env.reset())["action"].shape == (1,)
     assert critic(env.rand_action(env.reset()))["state_action_value"].shape == (cfg.critic.num_quantiles,)
-    model_env = ModelBasedEnv(world_model, env, termination_fn=never_terminates)
-    successors = instantiate(cfg.successors)(model_env)
-    build_loss(cfg).make_value_estimator(gamma=cfg.gamma)
-    instantiate(cfg.model_buffer)(600, batch_size=cfg.batch_size)
+    imagine = instantiate(cfg.rollout, world_model, env, termination_fn="eqr_torchrl.envs:never_terminates")
+    instantiate(cfg.fit, world_model)
+    successors = instantiate(cfg.successors, imagine.model_env)
+    loss = build_loss(cfg)
+    loss.make_value_estimator(gamma=cfg.gamma)
+    instantiate(cfg.optim, loss)
+    instantiate(cfg.model_buffer, imagine.capacity, batch_size=cfg.batch_size)
     # a loss that averages over members draws its own successors: nothing else needs to be stored
     ensemble = isinstance(successors, EnsembleSuccessors)
-    assert ensemble == (cfg.rollout.stored_keys == ["observation", "action"])
+    assert ensemble == (cfg.rollout.keys == ["observation", "action"])
     assert ensemble == (algorithm in ("eqr_sac", "qr_mbpo_loss"))
 
 
@@ -97,8 +101,12 @@ def test_the_paper_budget_is_the_papers_protocol(compose, algorithm):
     rollout, fit = cfg.rollout, cfg.fit
     assert (rollout.starts_per_step, rollout.horizon, rollout.retained_rounds) == (400, 5, 10)
     assert (fit.patience, fit.validation_fraction, fit.batch_size, fit.max_epochs) == (5, 0.2, 256, None)
-    assert dict(fit.optimizer) == {"lr": 1e-3, "weight_decay": 5e-5}
-    assert dict(cfg.optim) == {"lr_actor": 3e-4, "lr_critic": 3e-4, "lr_alpha": 3e-4}
+    assert {"lr": fit.lr, "weight_decay": fit.weight_decay} == {"lr": 1e-3, "weight_decay": 5e-5}
+    assert {key: value for key, value in cfg.optim.items() if key != "_target_"} == {
+        "lr_actor": 3e-4,
+        "lr_critic": 3e-4,
+        "lr_alpha": 3e-4,
+    }
     assert (cfg.world_model.num_members, cfg.world_model.num_cells) == (5, [200] * 4)
     assert (cfg.actor.num_cells, cfg.critic.num_cells) == ([128, 128], [256, 256])
     assert (cfg.loss.alpha_init, cfg.loss.target_entropy) == (1.0, "auto")
@@ -151,7 +159,7 @@ def test_choices_do_not_depend_on_the_order_in_which_they_are_typed(compose):
 
 def test_a_signature_is_the_schema_of_a_part(compose):
     cfg = compose("+loss.kapa=1")
-    with pytest.raises(TypeError, match="unexpected keyword argument 'kapa'"):
+    with pytest.raises(InstantiationException, match="unexpected keyword argument 'kapa'"):
         build_loss(cfg)
 
 

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import os
+import re
+import runpy
+import signal
 import subprocess
 import sys
+import typing
 import warnings
 from pathlib import Path
 
+import gymnasium
 import hydra
+import numpy as np
 import pytest
 import torch
+from tensordict import TensorDict
+from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from eqr_torchrl.runs import load_checkpoint, read_csv, run_hydra
+from eqr_torchrl.runs import LoopSettings, load_agent, load_checkpoint, read_csv, read_status, run_hydra
 from eqr_torchrl.testing import ToyEnv
+from eqr_torchrl.world_models import WorldModel
 
 ROOT = Path(__file__).parent.parent
 ALGORITHMS = sorted(path.stem for path in (ROOT / "configs" / "algorithm").glob("*.yaml"))
+SCALAR = ("mbpo", "qu_sac")
 TINY = [
     "budget=smoke",
     "progress=false",
@@ -36,14 +46,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Torc
 
 @pytest.fixture(scope="module")
 def scripts():
-    loaded = {}
-    for name in ("eqr_sac", "sac"):
-        spec = importlib.util.spec_from_file_location(f"example_{name}", ROOT / "examples" / f"{name}.py")
-        loaded[name] = importlib.util.module_from_spec(spec)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            spec.loader.exec_module(loaded[name])
-    return loaded
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from eqr_torchrl.recipes import eqr_sac, sac  # the very files of examples/
+    assert Path(eqr_sac.__file__) == ROOT / "examples" / "eqr_sac.py"
+    return {"eqr_sac": eqr_sac, "sac": sac}
 
 
 @pytest.fixture
@@ -53,10 +60,11 @@ def start(scripts, tmp_path, monkeypatch):
     def run(run_dir: str, *overrides: str, script: str = "eqr_sac", tiny=TINY, figures=False, command=False):
         folder, main = tmp_path / run_dir, scripts[script].main
         if not figures:
-            monkeypatch.setattr(scripts[script], "draw", lambda *args: None, raising=False)
+            for name in ("plot_learning_curve", "plot_value_distribution"):
+                monkeypatch.setattr(scripts[script], name, lambda *args: None, raising=False)
         words = [*tiny, f"run_dir={folder}", *overrides]
         if command:
-            return folder, run_hydra(main, ROOT / "configs", script, words)
+            return folder, run_hydra(main, ROOT / "configs", script, words, schema=LoopSettings)
         with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
             cfg = hydra.compose(script, words)
         return folder, main(cfg)
@@ -70,7 +78,7 @@ def rows(folder: Path, file: str) -> list[dict]:
 
 
 def tensors(folder: Path, part: str) -> list[torch.Tensor]:
-    [checkpoint] = (folder / "checkpoints").glob("*.pt")
+    [checkpoint] = (folder / "checkpoints").glob("step_*.pt")
     state = load_checkpoint(checkpoint)["parts"][part]
     return [value for value in state.values() if isinstance(value, torch.Tensor)]
 
@@ -86,7 +94,7 @@ def assert_same_run(one: Path, other: Path) -> None:
 def test_every_algorithm_runs_and_leaves_its_files(start, algorithm, capsys):
     folder, last_return = start("run", f"algorithm={algorithm}", figures=True)
     printed = capsys.readouterr().out
-    assert "D_model (" in printed and "MiB" in printed
+    assert "D (100,000 transitions) will use up to" in printed and "D_model (" in printed
     evaluations = read_csv(folder / "evaluations.csv")
     assert [float(row["env_steps"]) for row in evaluations] == [3, 6]
     assert {row["algorithm"] for row in evaluations} == {algorithm}
@@ -96,13 +104,14 @@ def test_every_algorithm_runs_and_leaves_its_files(start, algorithm, capsys):
     assert [float(row["env_steps"]) for row in metrics] == [2, 4, 6]
     columns = {"train/loss_qvalue", "train/loss_actor", "train/alpha", "train/entropy", "model/validation_mse_0"}
     assert columns <= set(metrics[0])
-    if algorithm not in ("mbpo", "qu_sac"):
+    if algorithm not in SCALAR:
         assert {"train/epistemic_std", "train/target_value"} <= set(metrics[0])
     assert json.loads((folder / "status.json").read_text())["state"] == "finished"
     assert (folder / "config.yaml").is_file() and (folder / "figures" / "learning_curve.png").is_file()
     drawn = (folder / "figures" / "value_distribution.png").is_file()
-    assert drawn == (algorithm not in ("mbpo", "qu_sac"))
-    assert [path.name for path in (folder / "checkpoints").glob("*")] == ["step_000000006.pt"]
+    assert drawn == (algorithm not in SCALAR)
+    assert sorted(path.name for path in (folder / "checkpoints").glob("*")) == ["policy.pt", "step_000000006.pt"]
+    assert (folder / "checkpoints" / "policy.pt").stat().st_size < 100_000
 
 
 @pytest.mark.parametrize(
@@ -114,24 +123,27 @@ def test_choices_that_users_are_told_of_run_from_the_command_line(start, choice)
 
 
 @pytest.mark.parametrize("algorithm", ["eqr_sac", "mbpo", "qu_sac"])
-def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(start, scripts, monkeypatch, algorithm):
-    # saved at step 4, in the middle of an episode of 5 steps (8 + 4 = 12); stopped at step 7 of 8, with rows of 5 and 6
-    more = [f"algorithm={algorithm}", "env_steps=8", "retrain_every=2", "log_every=1", "eval_every=2"]
+def test_a_resumed_run_equals_the_one_that_was_never_stopped(start, scripts, monkeypatch, algorithm):
+    # 8 steps of warm-up and episodes of 5 steps end after steps 2, 7 and 12 - saved at 7, the first end from step 4 on,
+    # between two rows of metrics; stopped in step 9
+    more = [f"algorithm={algorithm}", "env_steps=11", "retrain_every=2", "log_every=2", "eval_every=2"]
     whole, whole_return = start("whole", *more)
 
     script, calls = scripts["eqr_sac"], []
-    fit = script.fit_world_model
+    evaluate = script.evaluate
 
     def power_cut(*args, **kwargs):
         calls.append(1)
-        if len(calls) == 4:  # steps 1, 3, 5, 7
-            raise KeyboardInterrupt
-        return fit(*args, **kwargs)
+        if len(calls) == 4:  # steps 2, 4, 6, 8
+            raise ValueError("power cut")
+        return evaluate(*args, **kwargs)
 
-    monkeypatch.setattr(script, "fit_world_model", power_cut)
-    with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(script, "evaluate", power_cut)
+    with pytest.raises(ValueError, match="power cut"):
         start("cut", *more)
     monkeypatch.undo()
+    saved = (whole.parent / "cut" / "checkpoints").glob("step_*")
+    assert [path.name for path in saved] == ["step_000000007.pt"]
     torch.manual_seed(99)  # whatever happened in between
     folder, resumed_return = start("cut", *more, "resume=auto")
     assert json.loads((folder / "status.json").read_text())["state"] == "finished"
@@ -145,10 +157,10 @@ def test_a_resume_that_is_refused_changes_nothing(start, capsys):
     folder, _ = start("run")
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     capsys.readouterr()
-    with pytest.raises(ValueError, match=r"it has seed=0 \(this run: 1\)"):
+    with pytest.raises(ValueError, match="saved with seed=0, this run has seed=1"):
         start("run", "seed=1", f"resume={folder}")
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-    assert "goes on" not in capsys.readouterr().out
+    assert "resuming" not in capsys.readouterr().out
 
 
 def test_the_same_seed_gives_the_same_run_whether_evaluated_or_not(start):
@@ -202,18 +214,63 @@ def _nothing():
     return InitTracker()
 
 
-def test_a_simulator_that_fails_leaves_a_message_and_a_checkpoint(start, capsys):
-    tiny = [text for text in TINY if not text.startswith("env.")]
-    broken = ["env._target_=test_examples.breaks_down", "env.name=fragile"]
+def test_a_simulator_that_fails_leaves_a_message_and_the_last_good_checkpoint(start, tmp_path, capsys):
+    tiny = [text for text in TINY if not text.startswith(("env.", "checkpoint_every"))]
+    broken = ["env._target_=test_examples.breaks_down", "env.name=fragile", "checkpoint_every=1"]
     broken += ["termination_fn=eqr_torchrl.envs.never_terminates", "eval_every=100"]
     with pytest.raises(SystemExit) as stopped:
         start("run", *broken, tiny=tiny, command=True)
     assert stopped.value.code == 1
     message = capsys.readouterr().err.strip()
-    assert message.startswith("error: fragile failed at env step 3: bad contact (saved ") and "\n" not in message
-    path = Path(message.split("(saved ")[1].split(")")[0])
-    assert load_checkpoint(path)["step"] == 3
-    assert json.loads((path.parents[1] / "status.json").read_text())["state"] == "failed"
+    assert message.startswith("error: fragile failed at env step 4: bad contact") and "\n" not in message
+    assert read_status(tmp_path / "run")["state"] == "failed"
+    # the episode does not end: cut after twice checkpoint_every, so at step 2
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("step_*")] == ["step_000000002.pt"]
+
+
+@pytest.mark.parametrize("algorithm", ["eqr_sac", "mbpo", "qu_sac", "sac"])
+def test_a_diverged_run_stops_at_that_update_and_keeps_its_checkpoint(
+    start, scripts, tmp_path, monkeypatch, capsys, algorithm
+):
+    # one weight of a critic is NaN before the third update of step 5; checkpoints end episodes: step 2
+    script = scripts["sac" if algorithm == "sac" else "eqr_sac"]
+    make, updates, steps = script.make_update, [], []
+
+    def poisoned(losses_of, optimizer, *args, **kwargs):
+        update = make(losses_of, optimizer, *args, **kwargs)
+
+        def one():
+            updates.append(1)
+            if len(updates) == 23:
+                optimizer.param_groups[1]["params"][0].data.view(-1)[0] = float("nan")
+            return update()
+
+        return one
+
+    step = ToyEnv._step
+    monkeypatch.setattr(script, "make_update", poisoned)
+    monkeypatch.setattr(ToyEnv, "_step", lambda self, td: (steps.append(1), step(self, td))[1])
+    tiny = [text for text in TINY if not text.startswith("env.")]
+    toy = ["env._target_=test_examples.toy", "env.name=toy", "eval_every=100", "checkpoint_every=2", "utd_ratio=5"]
+    if algorithm == "sac":
+        tiny = [text for text in tiny if not text.startswith("world_model")]
+    else:
+        toy += ["termination_fn=eqr_torchrl.envs.never_terminates", f"algorithm={algorithm}"]
+    with pytest.raises(SystemExit) as stopped:
+        folder = start("run", *toy, script=script.__name__.rsplit(".", 1)[-1], tiny=tiny, command=True)
+    assert stopped.value.code == 1
+    message = capsys.readouterr().err
+    assert re.search(r"train/.*loss_qvalue.* not finite at env step 5: .* checkpoint: .*step_000000002.pt", message)
+    assert len(updates) == 23 and len(steps) == 8 + 5  # neither a further update nor a further step
+    folder = tmp_path / "run"
+    assert [path.name for path in (folder / "checkpoints").glob("step_*")] == ["step_000000002.pt"]
+    assert all(tensor.isfinite().all() for tensor in tensors(folder, "loss"))
+
+
+def toy(name, seed, **kwargs):
+    env = ToyEnv(max_steps=5)
+    env.env_name = name
+    return env.append_transform(_nothing())
 
 
 # --- mistakes
@@ -226,19 +283,43 @@ def test_a_simulator_that_fails_leaves_a_message_and_a_checkpoint(start, capsys)
         (["algorithm=eqrsac"], 2, "unknown algorithm=eqrsac; did you mean algorithm=eqr_sac? Choices: eqr_sac, mbpo"),
         (["env=dmc/cheetah-rum"], 2, "did you mean env=dmc/cheetah-run?"),
         (["utility=optimist"], 2, "Choices: cvar, entropic, mean, optimistic, quantile."),
-        (["gamma=high"], 2, "gamma must be a number"),
+        (["gamma=high"], 2, "gamma must be a number, got 'high'"),
+        (["batch_size=1.5"], 2, "batch_size must be an integer, got 1.5"),
+        (["batch_size=true"], 2, "batch_size must be an integer, got True"),
+        (["batch_size=null"], 2, "batch_size must be an integer, got None"),
+        (["utd_ratio=1.5"], 2, "utd_ratio must be an integer, got 1.5"),
+        (["tau=2"], 2, "tau must be in (0, 1], got 2"),
+        (["tau=0"], 2, "tau must be in (0, 1], got 0"),
+        (["keep_checkpoints=0"], 2, "keep_checkpoints must be at least 1, got 0"),
+        (["final_episodes=0"], 2, "final_episodes must be at least 1, got 0"),
+        (["checkpoint_every=-3"], 2, "checkpoint_every must be at least 0, got -3"),
+        (["progress=maybe"], 2, "progress must be true or false, got 'maybe'"),
+        (["logger.backends=[wandbb]"], 1, "got 'wandbb'"),
+        (["optim.lr_actor=nan"], 1, "lr_actor must be a finite number above 0, got nan"),
+        (["optim.lr_actor=high"], 2, "optim.lr_actor must be a number, got 'high'"),
+        (["rollout.horizon=2.5"], 2, "rollout.horizon must be an integer, got 2.5"),
+        (["rollout.horizon=0"], 1, "horizon must be a positive integer, got 0"),
+        (["successors.num_next_states=1.5"], 2, "successors.num_next_states must be an integer, got 1.5"),
+        (["replay_capacity=1000000000000"], 1, "D must fit into"),
+        (["cuda_graph=true"], 2, "cuda_graph=true needs device=cuda"),
+        (
+            ["env.target=20"],
+            2,
+            "unknown key env.target. Keys of env: action_cost, max_episode_steps, name, reward_scale",
+        ),
+        (["resume=runs/x/eqr_sac-seed=0"], 2, "quote the value: 'resume=\"runs/x/eqr_sac-seed=0\"'"),
         (["rollout.horizons=3"], 2, "unknown key rollout.horizons; did you mean rollout.horizon?"),
         (["env.name=Pendulum-v9"], 1, "Pendulum-v9"),
         (["env.name=CartPole-v1"], 1, "CartPole-v1"),
         (["env.name=dmc/cheetah-rum"], 1, "dmc/cheetah-run"),
         (["utility=quantile", "loss.utility.level=50"], 1, "level must be a probability in (0, 1), got 50"),
         (["loss.kappa=-1"], 1, "kappa must not be negative, got -1"),
-        (["gamma=1.5"], 1, "gamma must be in [0, 1], got 1.5"),
-        (["algorithm=mbpo", "utility=optimistic"], 1, "unexpected keyword argument 'utility'"),
-        (["rollout.starts_per_step=1000000000000"], 1, "D_model"),
+        (["gamma=1.5"], 2, "gamma must be in [0, 1], got 1.5"),
+        (["algorithm=mbpo", "utility=optimistic"], 2, "loss.utility: torchrl.objectives.SACLoss takes no utility"),
+        (["rollout.starts_per_step=1000000000000"], 1, "D_model must fit into"),
         (["resume=nowhere.pt"], 1, "resume must be auto, a checkpoint, or a run folder that holds one"),
-        (["device=cuda:99"], 1, "CUDA"),
-        (["+successors.number=2"], 1, "unexpected keyword argument 'number'"),
+        (["device=cuda:99"], 2, "needs that CUDA device"),
+        (["+successors.number=2"], 2, "successors.number: eqr_torchrl.data.EnsembleSuccessors takes no number"),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_no_folder(start, tmp_path, capsys, overrides, status, words):
@@ -277,3 +358,185 @@ def test_the_model_free_script_runs(start, choice):
     evaluations = read_csv(folder / "evaluations.csv")
     assert float(evaluations[-1]["episode_return"]) == pytest.approx(last_return)
     assert {row["algorithm"] for row in evaluations} == {"qr_sac" if choice else "sac"}
+
+
+# --- Ctrl-C, devices, own parts, use
+
+
+@pytest.mark.parametrize("words", [[], ["--multirun", "seed=0,1"]], ids=["one run", "sweep"])
+def test_ctrl_c_inside_an_update_ends_the_command_with_130_and_starts_no_further_job(
+    start, scripts, tmp_path, monkeypatch, capsys, words
+):
+    make, updates = scripts["eqr_sac"].make_update, []
+
+    def interrupted(losses_of, *args, **kwargs):
+        def press(batch):
+            updates.append(1)
+            if len(updates) == 5:
+                signal.raise_signal(signal.SIGINT)
+            return losses_of(batch)
+
+        return make(press, *args, **kwargs)
+
+    monkeypatch.setattr(scripts["eqr_sac"], "make_update", interrupted)
+    run_dir = "${seed}" if words else "0"
+    with pytest.raises(SystemExit) as stopped:
+        start(run_dir, *words, "checkpoint_every=2", command=True)
+    assert stopped.value.code == 130 and len(updates) == 5
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert lines[-1].startswith("interrupted at env step 5; resume with resume=")
+    assert read_status(tmp_path / "0")["state"] == "interrupted" and not (tmp_path / "1").exists()
+
+
+@pytest.mark.parametrize("script", ["eqr_sac", "sac"])
+def test_a_policy_on_another_device_gets_its_observations_there(scripts, monkeypatch, script):
+    # the device `meta` stands in for a GPU: a CPU tensor in layers on it is an error, as on CUDA
+    caught, devices, collector = {}, [], scripts[script].Collector
+
+    def catch(env, policy, **kwargs):
+        caught.update(env=env, policy=policy, kwargs=kwargs)
+        raise StopIteration
+
+    monkeypatch.setattr(scripts[script], "Collector", catch)
+    with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        cfg = hydra.compose(script, ["budget=smoke", "run_dir=unused"])
+    with pytest.raises(StopIteration):
+        scripts[script].main(cfg)
+    assert caught["kwargs"]["policy_device"] == cfg.device
+
+    def look(module, arguments):
+        devices.append(arguments[0]["observation"].device.type)
+        raise StopIteration
+
+    policy = caught["policy"].to("meta")
+    policy.register_forward_pre_hook(look)
+    monkeypatch.setattr(collector, "_get_sync_fn", lambda self, device: lambda: None)  # TorchRL's knows CUDA and CPU
+    transitions = collector(caught["env"], policy, **(caught["kwargs"] | {"policy_device": "meta"}))
+    with pytest.raises((StopIteration, RuntimeError)):
+        next(iter(transitions))
+    assert devices == ["meta"]
+    assert str(transitions.env_device) == str(transitions.storing_device) == "cpu"
+
+
+class OwnModel(WorldModel):
+    """A user's world model: two members, which agree that nothing moves but not about rewards."""
+
+    def __init__(self, env, shift: float = 1.0) -> None:
+        super().__init__(env.observation_spec["observation"].shape[-1], num_members=2, predicts_reward=True)
+        self.rewards = torch.nn.Parameter(torch.tensor([0.0, shift]).view(2, 1, 1))
+
+    def forward(self, observation, action):
+        loc = torch.cat([observation, self.rewards.expand(*observation.shape[:2], 1)], -1)
+        return loc, torch.full_like(loc, 0.1)
+
+
+class OwnFit:
+    """A user's fit: any object that is called with the transitions."""
+
+    def __init__(self, world_model, strength: float = 1.0, **budget) -> None:  # a budget sets batch_size, max_epochs
+        self.world_model, self.calls = world_model, 0
+
+    def __call__(self, data):
+        self.calls += 1
+        return {"mean_reward": data["next", "reward"].mean().item()}
+
+    def state_dict(self):
+        return {"calls": self.calls}
+
+    def load_state_dict(self, state):
+        self.calls = state["calls"]
+
+
+def test_own_parts_from_a_folder_of_choices_train_through_the_same_script(start, tmp_path):
+    for group, text in {
+        "world_model": "_target_: test_examples.OwnModel\nshift: -1.0",
+        "fit": "_target_: test_examples.OwnFit\nstrength: 2.0",
+        "utility": "# @package _global_\nloss:\n  utility:\n    _target_: eqr_torchrl.utility.QuantileUtility\n    level: 0.3",
+    }.items():
+        (tmp_path / "mine" / group).mkdir(parents=True)
+        (tmp_path / "mine" / group / "own.yaml").write_text(text)
+    tiny = [text for text in TINY if not text.startswith("world_model.")]
+    tiny = [text for text in tiny if text != "budget=smoke"]
+    words = [f"--config-dir={tmp_path / 'mine'}", "world_model=own", "fit=own", "utility=own"]
+    folder, _ = start("run", *words, "utd_ratio=1", "rollout.starts_per_step=4", tiny=tiny, command=True)
+    assert "model/mean_reward" in rows(folder, "metrics.csv")[0]
+    [checkpoint] = (folder / "checkpoints").glob("step_*.pt")
+    assert load_checkpoint(checkpoint)["parts"]["fit"] == {"calls": 2}  # steps 1 and 4
+    agent = load_agent(folder)
+    assert agent.loss.utility.level == 0.3 and agent.world_model.num_members == 2
+
+
+@pytest.mark.parametrize("algorithm", ["eqr_sac", "qu_sac", "mbpo"])
+def test_a_trained_agent_is_loaded_in_one_call(start, scripts, monkeypatch, algorithm):
+    kept = {}
+    keep = scripts["eqr_sac"].Run.keep
+    monkeypatch.setattr(scripts["eqr_sac"].Run, "keep", lambda self, **parts: (kept.update(parts), keep(self, **parts)))
+    folder, _ = start("run", f"algorithm={algorithm}", "env_steps=3")
+    state = torch.randn(4, 3)
+    mode = ExplorationType.DETERMINISTIC
+    for source in (folder, folder / "checkpoints" / "step_000000003.pt", folder / "checkpoints" / "policy.pt"):
+        agent = load_agent(source)
+        with set_exploration_type(mode), torch.no_grad():
+            found = agent.actor(TensorDict({"observation": state}, [4]))["action"]
+            expected = kept["policy"](TensorDict({"observation": state}, [4]))["action"]
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+        assert agent.env_steps == 3 and agent.make_env(seed=0).env_name == "Pendulum-v1"
+    with pytest.raises(ValueError, match="holds a policy alone"):
+        _ = agent.critic
+    agent = load_agent(folder)
+    for name, part in (("loss", agent.loss), ("world_model", agent.world_model)):
+        expected = kept[name].state_dict()
+        assert all(torch.equal(value, expected[key]) for key, value in part.state_dict().items())
+    values = agent.critic(TensorDict({"observation": state, "action": torch.zeros(4, 1)}, [4]))["state_action_value"]
+    assert values.shape == (4, {"eqr_sac": 51, "qu_sac": 5, "mbpo": 2}[algorithm])
+    assert agent.make_model_env(agent.make_env()).batch_size[0] == 5
+
+
+class Drawn(gymnasium.Env):
+    """A point that an image can be made of."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Box(-1, 1, (1,))
+    metadata: typing.ClassVar = {"render_modes": ["rgb_array"], "render_fps": 10}
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.full(2, 0.1, np.float32), 2.0, False, self.steps == 4, {}
+
+    def render(self):
+        return np.full((16, 16, 3), 60 * self.steps, np.uint8)
+
+
+def test_enjoy_evaluates_and_films(start, tmp_path, monkeypatch, capsys):
+    imageio = pytest.importorskip("imageio.v3")
+    tiny = [text for text in TINY if not text.startswith("env.")]
+    own = ["env.name=test_examples:Drawn", "env_steps=1"]
+    folder, _ = start("run", *own, "termination_fn=eqr_torchrl.envs.never_terminates", tiny=tiny, command=True)
+    capsys.readouterr()
+    video = tmp_path / "episode.gif"
+    monkeypatch.setattr(sys, "argv", ["enjoy.py", str(folder), "--episodes", "2", "--video", str(video)])
+    runpy.run_path(str(ROOT / "examples" / "enjoy.py"), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert "episode 2: return 8.0 in 4 steps" in printed and "mean return 8.0" in printed
+    assert len(imageio.imread(video, index=None)) >= 3
+    monkeypatch.setattr(sys, "argv", ["enjoy.py", str(tmp_path / "nowhere")])
+    with pytest.raises(SystemExit, match="enjoy.py: source must be a run folder"):
+        runpy.run_path(str(ROOT / "examples" / "enjoy.py"), run_name="__main__")
+
+
+@pytest.mark.skipif(os.environ.get("MUJOCO_GL") != "egl", reason="renders with MUJOCO_GL=egl")
+def test_enjoy_films_deepmind_control(start, tmp_path, monkeypatch):
+    imageio = pytest.importorskip("imageio.v3")
+    folder, _ = start("run", "env=dmc/pendulum-swingup", "env_steps=1", command=True)
+    video = tmp_path / "episode.gif"
+    monkeypatch.setattr(sys, "argv", ["enjoy.py", str(folder), "--episodes", "1", "--video", str(video)])
+    runpy.run_path(str(ROOT / "examples" / "enjoy.py"), run_name="__main__")
+    assert imageio.imread(video, index=0).shape[:2] == (240, 320)

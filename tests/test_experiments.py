@@ -11,8 +11,7 @@ pytest.importorskip("hydra")
 
 from omegaconf import OmegaConf, open_dict
 
-from eqr_torchrl.runs import run_hydra
-from eqr_torchrl.runs.command_line import _fresh_hydra
+from eqr_torchrl.runs import LoopSettings, run_hydra
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 
@@ -49,7 +48,7 @@ def composed(experiment: str, *overrides: str):
     import hydra
     from hydra.core.hydra_config import HydraConfig
 
-    with _fresh_hydra(), hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
+    with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
         config = hydra.compose(script(experiment), [f"experiment={experiment}", *overrides], return_hydra_config=True)
         HydraConfig.instance().set_config(config)  # for ${hydra:...}
         params = config.hydra.sweeper.params
@@ -63,7 +62,13 @@ def sweep(experiment: str, *overrides: str) -> list:
     """All jobs of ``--multirun``, as the script would get them."""
     jobs = []
     command = ["--multirun", f"experiment={experiment}", *overrides]
-    run_hydra(lambda cfg: jobs.append(OmegaConf.to_container(cfg, resolve=True)), CONFIGS, script(experiment), command)
+    run_hydra(
+        lambda cfg: jobs.append(OmegaConf.to_container(cfg, resolve=True)),
+        CONFIGS,
+        script(experiment),
+        command,
+        schema=LoopSettings,
+    )
     return jobs
 
 

@@ -25,8 +25,8 @@ def algorithm_rows() -> list[tuple[str, ...]]:
             outputs = "values, one a member" if path.stem == "member_values" else "quantiles"
             critic = f"{critics} x " + (f"{quantiles} {outputs}" if quantiles > 1 else "scalar")
             rules = "; ".join(
-                f"{rule['member']}, " + ("L starts in all" if rule.get("split_starts") else "L starts a member")
-                for rule in cfg["rollout"]["member_rules"]
+                f"{rule['member']}, " + ("L starts in all" if rule["starts"] == "shared" else "L starts a member")
+                for rule in cfg["rollout"]["rules"]
             )
             drawn = cfg["successors"].get("num_next_states")
             successors = f"{drawn} of each member, {cfg['successors']['sampling']}" if drawn else "as stored"

@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from torchrl.data import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
 from torchrl.envs.transforms import Transform
 
-from eqr_torchrl.data.sampler import UniformSampler, WholeStorage
+from eqr_torchrl.data.sampler import CapturableSampler, CapturableStorage
 
 
 def make_replay_buffer(capacity: int = 100_000, *, batch_size: int = 256, device=None) -> TensorDictReplayBuffer:
@@ -46,8 +46,8 @@ def make_model_buffer(
 ) -> ReplayBuffer:
     """First-in, first-out buffer of imagined transitions.
 
-    Its capacity follows from rollouts kept: horizon x starts x members x retained rounds. Memory is taken as it fills;
-    :func:`model_buffer_bytes` tells the total beforehand. Rows hold what is put in and nothing else: a
+    Its capacity follows from the rollouts that are kept, see :attr:`BranchedRollouts.capacity`. Memory is allocated with
+    the first row; :func:`check_memory` reports the total beforehand. Rows hold what is put in and nothing else: a
     ``TensorDictReplayBuffer`` would add an index of 8 bytes to each.
 
     Args:
@@ -79,11 +79,11 @@ def make_model_buffer(
 
 def _buffer_parts(capacity: int, batch_size: int, device) -> dict[str, Any]:
     for name, value in (("capacity", capacity), ("batch_size", batch_size)):
-        if value < 1:
-            raise ValueError(f"{name} must be positive, got {value}.")
+        if type(value) is not int or value < 1:
+            raise ValueError(f"{name} must be a positive integer, got {value}.")
     device = torch.device(device or "cpu")
     if device.type == "cuda":  # draws there may be recorded in a CUDA graph
-        parts = {"storage": WholeStorage(capacity, device=device), "sampler": UniformSampler()}
+        parts = {"storage": CapturableStorage(capacity, device=device), "sampler": CapturableSampler()}
     else:
         parts = {"storage": LazyTensorStorage(capacity, device=device)}
     return {**parts, "batch_size": batch_size}
@@ -96,58 +96,54 @@ def _floating_type(dtype: torch.dtype | str | None) -> torch.dtype:
     return found
 
 
-def model_buffer_bytes(capacity: int, transition: TensorDictBase, *, dtype: torch.dtype | str | None = None) -> int:
-    """Bytes that ``capacity`` transitions take.
-
-    Args:
-        capacity: number of transitions kept.
-        transition: one transition with the stored keys, batch size ``[]``.
-        dtype: floating type of the storage, or its name. Defaults to float32.
-
-    Returns:
-        Number of bytes.
-
-    Examples:
-        >>> model_buffer_bytes(1000, toy_batch(B=1)[0].select("observation", "action"))  # 4 bytes x (3 + 1)
-        16000
-    """
-    size, itemsize = 0, _floating_type(dtype).itemsize
-    for value in transition.flatten_keys().values():
-        size += value.numel() * (itemsize if value.is_floating_point() else value.element_size())
-    return capacity * size
-
-
-def announce_buffer(name: str, num_bytes: int, *, device=None) -> str:
-    """Says how much memory a buffer will take, and refuses what the machine does not have, before it is taken.
+def check_memory(
+    name: str,
+    capacity: int,
+    transition: TensorDictBase,
+    dtype: torch.dtype | str | None = None,
+    device: torch.device | str | None = None,
+) -> str:
+    """Reports how much memory a buffer will use, and refuses more than the machine has, before any is allocated.
 
     Args:
         name: what the buffer is called.
-        num_bytes: its size when full.
-        device: where it lies. Defaults to the CPU.
+        capacity: number of transitions kept.
+        transition: one transition with the stored keys, batch size ``[]``.
+        dtype: floating type of the storage, or its name. Defaults to the types of ``transition``.
+        device: device of the storage. Defaults to the CPU.
 
     Returns:
         One line with the size in GiB, or in MiB if it is small.
 
     Raises:
-        ValueError: if the device's memory is smaller.
+        ValueError: if the device has less memory.
 
     Examples:
-        >>> announce_buffer("D_model", 3 * 2**30)
-        'D_model takes up to 3.00 GiB on cpu.'
+        >>> check_memory("D_model", 2**28, toy_batch(B=1)[0].select("observation"))  # 12 bytes each
+        'D_model (268,435,456 transitions) will use up to 3.00 GiB of cpu memory.'
     """
     device = torch.device(device or "cpu")
+    num_bytes = capacity * _transition_bytes(transition, None if dtype is None else _floating_type(dtype))
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
     else:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     gib = num_bytes / 2**30
-    size = f"{gib:.2f} GiB on {device}" if gib >= 0.1 else f"{math.ceil(gib * 1024)} MiB on {device}"
+    size = f"{gib:.2f} GiB" if gib >= 0.1 else f"{math.ceil(gib * 1024)} MiB"
     if num_bytes > total:
         raise ValueError(
-            f"{name} must fit into memory: it takes {size}, which has {total / 2**30:.2f} GiB; lower the capacity "
-            "(rollouts, horizon, retained rounds) or store it as float16."
+            f"{name} must fit into the {total / 2**30:.2f} GiB of {device} memory: {capacity:,} transitions need {size}; "
+            "lower its capacity (D: replay_capacity; D_model: rollouts, horizon, retained rounds) or store it as float16."
         )
-    return f"{name} takes up to {size}."
+    return f"{name} ({capacity:,} transitions) will use up to {size} of {device} memory."
+
+
+def _transition_bytes(transition: TensorDictBase, dtype: torch.dtype | None) -> int:
+    size = 0
+    for value in transition.flatten_keys().values():
+        itemsize = dtype.itemsize if dtype is not None and value.is_floating_point() else value.element_size()
+        size += value.numel() * itemsize
+    return size
 
 
 class _StoredAs(Transform):

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.utils import NestedKey
 from torch import Tensor
 from torchrl.data import ReplayBuffer
+from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from eqr_torchrl.envs.model_based import ModelBasedEnv
+from eqr_torchrl.envs.lookup import import_by_name
+from eqr_torchrl.envs.model_based import ModelBasedEnv, RewardFn
+from eqr_torchrl.envs.terminations import TerminationFn, termination_for
 from eqr_torchrl.functional import onednn_products
+from eqr_torchrl.world_models import WorldModel
 
 TRANSITION_KEYS = (
     "observation",
@@ -72,14 +78,10 @@ def branched_rollout(
         >>> branched_rollout(model_env, toy_actor(), torch.zeros(7, 3), buffer, num_starts=10, horizon=3)["rows"]
         150
     """
-    for name, value in (("num_starts", num_starts), ("horizon", horizon), ("chunk_size", chunk_size)):
-        if value < 1:
-            raise ValueError(f"{name} must be positive, got {value}.")
+    _check_counts(num_starts=num_starts, horizon=horizon, chunk_size=chunk_size)
     if states.ndim != 2 or not len(states):
         raise ValueError(f"states must be of shape [n, S] with n > 0, got {tuple(states.shape)}.")
-    unknown = [key for key in keys if key not in (*TRANSITION_KEYS, "member")]
-    if unknown:
-        raise ValueError(f"keys must be among {(*TRANSITION_KEYS, 'member')}, got {unknown}.")
+    _check_keys(keys)
     keys, num_members, device = list(keys), model_env.world_model.num_members, model_env.device
     fixed = model_env.member == "fixed"
     rows, dropped, reward_sum = 0, 0, torch.zeros((), device=device, dtype=torch.float64)
@@ -117,6 +119,155 @@ def branched_rollout(
             alive = stored & ~terminated.squeeze(-1)
             if not alive.any():
                 break
-            # rows that are over go on from harmless states, so that their predictions stay finite
+            # rows that have ended continue from their last state, so that their predictions stay finite
             observation = torch.where(alive.unsqueeze(-1), next_observation, observation)
     return {"rows": rows, "dropped": dropped, "reward": float(reward_sum) / max(rows, 1)}
+
+
+class BranchedRollouts:
+    r"""The imagination of one algorithm: which rollouts fill D_model after each fit of the world model.
+
+    One call is a round: for every rule, :func:`branched_rollout` from real states into the model buffer. A rule is a
+    mapping of ``member`` (``"fixed"`` or ``"resampled"``, see :class:`~eqr_torchrl.envs.ModelBasedEnv`) and ``starts``:
+    with ``"per_member"`` every member gets all start states, with ``"shared"`` they are divided among the members.
+
+    Args:
+        world_model: posterior over MDPs.
+        env: the real environment, whose specs are taken over. It is never stepped.
+        rules: one or more rules. Defaults to one, ``{"member": "fixed", "starts": "per_member"}``.
+        horizon: steps of each rollout, ``T``.
+        starts_per_step: start states for each environment step between two rounds, ``L``.
+        steps_per_round: environment steps between two rounds, ``F``.
+        retained_rounds: rounds that D_model keeps; only :attr:`capacity` depends on it.
+        keys: what is stored, see :func:`branched_rollout`.
+        chunk_size: rows of each member that are simulated at once.
+        termination_fn: end of an episode, see :data:`~eqr_torchrl.envs.TerminationFn`: a function, or its name
+            ``"module:function"``. Defaults to ``None``: the rule of ``env``, from
+            :func:`~eqr_torchrl.envs.termination_for`.
+        reward_fn: known rewards, a function or its name, for a world model that does not predict them.
+        **options: further arguments of :class:`~eqr_torchrl.envs.ModelBasedEnv`.
+
+    Raises:
+        ValueError: if an argument is out of its range, a rule or key is unknown, or there is no termination rule.
+
+    Examples:
+        >>> from eqr_torchrl.data import make_model_buffer
+        >>> from eqr_torchrl.world_models import GaussianEnsemble
+        >>> model = GaussianEnsemble(3, 1, num_members=5, num_cells=(8,))
+        >>> imagine = BranchedRollouts(
+        ...     model, toy_env(), horizon=2, starts_per_step=4, steps_per_round=10, retained_rounds=3,
+        ...     termination_fn="eqr_torchrl.envs:never_terminates",
+        ... )
+        >>> imagine.capacity  # horizon x members x starts x rounds
+        1200
+        >>> buffer = make_model_buffer(imagine.capacity, batch_size=4)
+        >>> imagine(toy_actor(), torch.zeros(7, 3), buffer)["fixed"]["rows"]
+        400
+    """
+
+    def __init__(
+        self,
+        world_model: WorldModel,
+        env: EnvBase,
+        *,
+        rules: Sequence[Mapping[str, str]] = ({"member": "fixed", "starts": "per_member"},),
+        horizon: int = 5,
+        starts_per_step: int = 400,
+        steps_per_round: int = 250,
+        retained_rounds: int = 10,
+        keys: Sequence[NestedKey] = TRANSITION_KEYS,
+        chunk_size: int = 4096,
+        termination_fn: TerminationFn | str | None = None,
+        reward_fn: RewardFn | str | None = None,
+        **options: Any,
+    ) -> None:
+        _check_counts(
+            horizon=horizon,
+            starts_per_step=starts_per_step,
+            steps_per_round=steps_per_round,
+            retained_rounds=retained_rounds,
+            chunk_size=chunk_size,
+        )
+        self.keys = [key if isinstance(key, str) else tuple(key) for key in keys]
+        _check_keys(self.keys)
+        if not rules:
+            raise ValueError("rules must hold at least one rule, got none.")
+        if isinstance(reward_fn, str):
+            reward_fn = import_by_name(reward_fn)
+        if termination_fn is None:
+            termination_fn = termination_for(env)
+        self.termination_fn = import_by_name(termination_fn) if isinstance(termination_fn, str) else termination_fn
+        self.horizon, self.retained_rounds, self.chunk_size = horizon, retained_rounds, chunk_size
+        self.rollouts: list[tuple[ModelBasedEnv, int]] = []
+        total = starts_per_step * steps_per_round
+        for rule in rules:
+            if set(rule) != {"member", "starts"} or rule["starts"] not in ("per_member", "shared"):
+                raise ValueError(
+                    f"rules must be of the form {{member: fixed|resampled, starts: per_member|shared}}, got {dict(rule)}."
+                )
+            model_env = ModelBasedEnv(
+                world_model,
+                env,
+                termination_fn=self.termination_fn,
+                reward_fn=reward_fn,
+                member=rule["member"],  # pyright: ignore[reportArgumentType]
+                **options,
+            )
+            starts = total if rule["starts"] == "per_member" else max(total // world_model.num_members, 1)
+            self.rollouts.append((model_env, starts))
+        if len({model_env.member for model_env, _ in self.rollouts}) < len(self.rollouts):
+            raise ValueError(f"rules must have different members, got {[dict(rule) for rule in rules]}.")
+        transition = env.fake_tensordict().select(*(key for key in self.keys if key != "member"))
+        if "member" in self.keys:
+            transition.set("member", torch.zeros(1, dtype=torch.int64))
+        self.transition: TensorDictBase = transition
+
+    @property
+    def model_env(self) -> ModelBasedEnv:
+        """The imagined environment of the first rule."""
+        return self.rollouts[0][0]
+
+    @property
+    def capacity(self) -> int:
+        """Transitions of the retained rounds: the size of D_model."""
+        starts = sum(count for _, count in self.rollouts) * self.model_env.world_model.num_members
+        return math.prod((self.horizon, starts, self.retained_rounds))
+
+    def __call__(
+        self, policy: Callable[[TensorDictBase], TensorDictBase], states: Tensor, model_buffer: ReplayBuffer
+    ) -> dict[str, dict[str, float]]:
+        """Fills the model buffer with one round of rollouts.
+
+        Args:
+            policy: writes ``action``; sampled, not its mode.
+            states: real states, in environment units, shape ``[n, S]``.
+            model_buffer: where the transitions go.
+
+        Returns:
+            For each rule, under the name of its member, what :func:`branched_rollout` returns.
+        """
+        return {
+            model_env.member: branched_rollout(
+                model_env,
+                policy,
+                states,
+                model_buffer,
+                num_starts=num_starts,
+                horizon=self.horizon,
+                keys=self.keys,
+                chunk_size=self.chunk_size,
+            )
+            for model_env, num_starts in self.rollouts
+        }
+
+
+def _check_counts(**counts: int) -> None:
+    for name, value in counts.items():
+        if type(value) is not int or value < 1:
+            raise ValueError(f"{name} must be a positive integer, got {value}.")
+
+
+def _check_keys(keys: Sequence[NestedKey]) -> None:
+    unknown = [key for key in keys if key not in (*TRANSITION_KEYS, "member")]
+    if unknown:
+        raise ValueError(f"keys must be among {(*TRANSITION_KEYS, 'member')}, got {unknown}.")

@@ -1,4 +1,4 @@
-"""Draws rows of a buffer without asking the CPU how many there are, as a CUDA graph needs it."""
+"""Draws rows of a buffer without a read of their number by the CPU, as a CUDA graph needs it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 from torchrl.data import LazyTensorStorage, RandomSampler
 
 
-class WholeStorage(LazyTensorStorage):
-    """Looks rows up in all of its memory, where TorchRL's cuts it to the filled part first, at a size that is a number.
+class CapturableStorage(LazyTensorStorage):
+    """A storage that a CUDA graph can read: it indexes its whole allocation.
 
-    With :class:`UniformSampler` it makes draws that a CUDA graph can record. Indices are not held against the number
-    of rows that are filled.
+    TorchRL's storage first slices it to its current length, which a recorded graph would freeze. Indices are not checked
+    against the number of filled rows; :class:`CapturableSampler` draws valid ones.
 
     Examples:
-        >>> storage = WholeStorage(100)
+        >>> storage = CapturableStorage(100)
         >>> storage.set(range(20), toy_batch(B=20))
         >>> storage.get(torch.tensor([3, 5])).batch_size
         torch.Size([2])
@@ -29,19 +29,19 @@ class WholeStorage(LazyTensorStorage):
         return super().get(index)  # pyright: ignore[reportArgumentType]
 
 
-class UniformSampler(RandomSampler):
+class CapturableSampler(RandomSampler):
     """Uniform draws with replacement that can be recorded in a CUDA graph.
 
-    TorchRL's own sampler draws from a range that is a Python number, which a recording would keep for ever. Here the
+    TorchRL's own sampler draws from a range that is a Python number, which a recorded graph would freeze. Here the
     number of rows is a tensor on the storage's device that grows with the buffer, so that a replayed graph draws from
-    all rows there are. The buffers of this package take it, with :class:`WholeStorage`, on CUDA devices.
+    all filled rows. The buffers of this package use it, with :class:`CapturableStorage`, on CUDA devices.
 
     Raises:
         RuntimeError: in ``sample``, if the buffer is empty.
 
     Examples:
         >>> from torchrl.data import ReplayBuffer
-        >>> buffer = ReplayBuffer(storage=WholeStorage(100), sampler=UniformSampler(), batch_size=8)
+        >>> buffer = ReplayBuffer(storage=CapturableStorage(100), sampler=CapturableSampler(), batch_size=8)
         >>> _ = buffer.extend(toy_batch(B=20))
         >>> buffer.sample().batch_size
         torch.Size([8])
@@ -63,11 +63,11 @@ class UniformSampler(RandomSampler):
         return (draws * self._rows).long(), {}
 
     def add(self, index: int) -> None:
-        """Notes that the row ``index`` was written."""
+        """Records that the row ``index`` was written."""
         self._set(max(self._count, int(index) + 1))
 
     def extend(self, index: Tensor) -> None:
-        """Notes that the rows ``index`` were written."""
+        """Records that the rows ``index`` were written."""
         self.add(int(index.max()))
 
     def _empty(self) -> None:

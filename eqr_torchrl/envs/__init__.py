@@ -8,7 +8,6 @@ from eqr_torchrl.envs.guards import NonFiniteGuard, TerminationGuard
 from eqr_torchrl.envs.lookup import import_by_name
 from eqr_torchrl.envs.model_based import ModelBasedEnv
 from eqr_torchrl.envs.real import make_env
-from eqr_torchrl.envs.resume import ResumableEpisode
 from eqr_torchrl.envs.reward_bounds import reward_bounds
 from eqr_torchrl.envs.tasks import PAPER_DMC_TASKS
 from eqr_torchrl.envs.terminations import (
@@ -30,7 +29,6 @@ __all__ = [
     "Finding",
     "ModelBasedEnv",
     "NonFiniteGuard",
-    "ResumableEpisode",
     "TerminationFn",
     "TerminationGuard",
     "VectorObservation",

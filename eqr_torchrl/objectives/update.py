@@ -28,12 +28,18 @@ def make_optimizer(
     Returns:
         A fused optimiser that can be captured in a CUDA graph.
 
+    Raises:
+        ValueError: if a learning rate is not a finite number above zero.
+
     Examples:
         >>> from eqr_torchrl.objectives import EpistemicQuantileLoss
         >>> optimizer = make_optimizer(EpistemicQuantileLoss(toy_actor(), toy_critic()), lr_actor=1e-4)
         >>> [group["lr"] for group in optimizer.param_groups]
         [0.0001, 0.0003, 0.0003]
     """
+    for name, rate in (("lr_actor", lr_actor), ("lr_critic", lr_critic), ("lr_alpha", lr_alpha)):
+        if not 0 < rate < float("inf"):
+            raise ValueError(f"{name} must be a finite number above 0, got {rate}.")
     policy = _trainable(loss, "actor_network_params")
     utility = getattr(loss, "utility", None)
     if isinstance(utility, torch.nn.Module):  # what the policy ascends learns with it

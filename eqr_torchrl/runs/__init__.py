@@ -1,19 +1,22 @@
-"""Runs: where they write, what they log, how they stop and go on, and how a command line starts them."""
+"""Runs: where they write, what they log, how they stop and resume, and how a command line starts them."""
 
 from __future__ import annotations
 
+from eqr_torchrl.runs.agent import Agent, load_agent
 from eqr_torchrl.runs.checkpoint import checkpoint_path, latest_checkpoint, load_checkpoint, save_checkpoint
 from eqr_torchrl.runs.command_line import run_hydra
-from eqr_torchrl.runs.csv_table import read_csv
-from eqr_torchrl.runs.folder import RunPlan, make_run_folder, open_run
+from eqr_torchrl.runs.folder import RunPlan, make_run_folder, plan_run
 from eqr_torchrl.runs.loggers import RunLogger
-from eqr_torchrl.runs.progress import progress_bar
-from eqr_torchrl.runs.settings import differing_settings, save_settings
+from eqr_torchrl.runs.run import Run
+from eqr_torchrl.runs.settings import LoopSettings, differing_settings, read_settings, save_settings
 from eqr_torchrl.runs.state import capture_state, restore_state
-from eqr_torchrl.runs.status import RunStatus, read_status
-from eqr_torchrl.runs.sweeps import summarise_sweep
+from eqr_torchrl.runs.status import RunStatus, read_status, summarise_sweep
+from eqr_torchrl.runs.tables import read_csv
 
 __all__ = [
+    "Agent",
+    "LoopSettings",
+    "Run",
     "RunLogger",
     "RunPlan",
     "RunStatus",
@@ -21,11 +24,12 @@ __all__ = [
     "checkpoint_path",
     "differing_settings",
     "latest_checkpoint",
+    "load_agent",
     "load_checkpoint",
     "make_run_folder",
-    "open_run",
-    "progress_bar",
+    "plan_run",
     "read_csv",
+    "read_settings",
     "read_status",
     "restore_state",
     "run_hydra",

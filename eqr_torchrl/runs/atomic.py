@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Callable
 from pathlib import Path
-
-TEMPORARY_SUFFIX = ".tmp"
 
 
 def replace_file(path: str | Path, write: Callable[[Path], object]) -> None:
     """Write ``path`` by way of a temporary neighbour that is synced to disk and then renamed over it.
+
+    The temporary name is always the same, so that what a killed process left behind is overwritten. A run folder's lock
+    sees to it that there is one writer.
 
     Args:
         path: the file to create or replace; its folder must exist.
         write: writes the whole content to the path it is given.
 
     Raises:
-        Exception: whatever ``write`` raises; ``path`` is then untouched and the temporary file is gone.
+        OSError: if the content cannot be written; ``path`` is named, stays as it was, and the temporary file is removed.
 
     Examples:
         >>> import tempfile
@@ -28,21 +28,27 @@ def replace_file(path: str | Path, write: Callable[[Path], object]) -> None:
         'done'
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}{TEMPORARY_SUFFIX}")
+    temporary = path.with_name(f".{path.name}.tmp")
     try:
         write(temporary)
-        sync_file(temporary)
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
+        free = _free_bytes(path.parent)
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) or (isinstance(error, RuntimeError) and free < 2**20):  # torch.save's own error
+            reason = "no space left on the disk" if free < 2**20 else str(error)
+            raise OSError(f"cannot write {path}: {reason}.") from error
         raise
     _sync_folder(path.parent)
 
 
-def sync_file(path: Path) -> None:
-    """Block until what was written to ``path`` is on the disk."""
-    with open(path, "rb+") as file:
-        os.fsync(file.fileno())
+def _free_bytes(folder: Path) -> int:
+    if not hasattr(os, "statvfs"):
+        return 2**62
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,29 +1,28 @@
 """Checkpoint files: written whole or not at all, loadable without running code, newest ones kept.
 
-``torchrl.checkpoint.Checkpoint`` was looked at first and is not used for the file. It writes a folder that is not
-synced to disk and that replaces an older one by two renames, so a crash between them leaves no checkpoint under the
-name; it is not one file that ``torch.load(weights_only=True)`` reads; and it stores a replay buffer at the size of its
-capacity. Its ``GlobalRNGState`` does what is needed and is used by :mod:`eqr_torchrl.runs.state`.
+``torchrl.checkpoint`` with its ``CheckpointRotation`` was tried first (0.14.1). On a full disk its default format, files
+that are mapped into memory, kills the process (SIGBUS); it renames and removes older checkpoints without syncing the new
+one to disk, so that a power failure can lose both; and folders of a save that was killed stay for ever. Its
+``GlobalRNGState`` is used by :func:`~eqr_torchrl.runs.capture_state`.
 """
 
 from __future__ import annotations
 
 import pickle
-import platform
 import re
 import warnings
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from eqr_torchrl.runs.atomic import TEMPORARY_SUFFIX, replace_file
-from eqr_torchrl.runs.replay_state import is_replay_state
+from eqr_torchrl.runs.atomic import replace_file
+from eqr_torchrl.runs.settings import versions
+from eqr_torchrl.runs.state import is_replay_state
 
-FORMAT = 1
-_PACKAGES = ("eqr_torchrl", "torch", "torchrl", "tensordict", "numpy")
+FORMAT = 2
+CHECKPOINT_FOLDER = "checkpoints"
 _PLAIN = (str, int, float, bool, bytes, type(None), torch.Tensor, torch.Size, torch.dtype, torch.device)
 
 
@@ -36,13 +35,14 @@ def save_checkpoint(
 ) -> Path:
     """Write ``state`` to ``path`` so that neither a crash nor a full disk can harm what was saved before.
 
-    Tensors are written from where they are: no copy is made in memory, whatever their size.
+    Tensors are written from where they are: no copy is made in memory, whatever their size. Older checkpoints are
+    removed only when the new one is on the disk.
 
     Args:
         path: the file, e.g. ``checkpoint_path(run_dir, env_steps)``; its folder is made.
         state: nested dictionaries, lists and tuples of tensors, numbers and strings; see
             :func:`~eqr_torchrl.runs.capture_state`.
-        fingerprint: plain values that must be the same in a run that goes on from here (algorithm, environment, sizes).
+        fingerprint: plain values that a run which resumes from here must share (algorithm, environment, sizes).
         keep_last: how many checkpoints of this folder to keep, newest first; ``None`` keeps all.
 
     Returns:
@@ -51,6 +51,7 @@ def save_checkpoint(
     Raises:
         ValueError: if ``state`` holds something that ``torch.load(weights_only=True)`` would refuse (it is named), or
             ``keep_last`` is not positive. Nothing is written then.
+        OSError: if the disk is full; the file and the reason are named.
 
     Examples:
         >>> import tempfile
@@ -64,12 +65,12 @@ def save_checkpoint(
     path = Path(path)
     content = {
         "format": FORMAT,
-        "versions": _versions(),
+        "versions": versions(),
         "fingerprint": _plain(fingerprint or {}, "fingerprint"),
         "state": _plain(state, "state"),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    for leftover in path.parent.glob(f".*{TEMPORARY_SUFFIX}"):  # of a process that was killed while it wrote
+    for leftover in path.parent.glob(".*.tmp"):  # of a process that was killed while it wrote
         leftover.unlink(missing_ok=True)
     replace_file(path, lambda temporary: _write(content, temporary))
     if keep_last is not None:
@@ -97,8 +98,8 @@ def load_checkpoint(path: str | Path, *, fingerprint: Mapping[str, Any] | None =
         ValueError: if there is no readable checkpoint at ``path``, or its fingerprint differs; the entries are named.
 
     Warns:
-        UserWarning: if it was written with other versions of Python, torch or the libraries in between: the run goes
-            on, but perhaps not bit for bit.
+        UserWarning: if it was written with other versions of Python, torch or the libraries in between: the run
+            continues, but perhaps not bit for bit.
     """
     path = Path(path)
     if not path.is_file():
@@ -106,13 +107,16 @@ def load_checkpoint(path: str | Path, *, fingerprint: Mapping[str, Any] | None =
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (RuntimeError, pickle.UnpicklingError, EOFError, OSError) as error:
-        raise ValueError(f"{path} is no checkpoint that can be read: {str(error).splitlines()[0]}") from error
+        raise ValueError(f"cannot read checkpoint {path}: {str(error).splitlines()[0]}") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         found = content.get("format") if isinstance(content, dict) else type(content).__name__
         raise ValueError(f"{path} must be a checkpoint of format {FORMAT}: got {found}.")
     if fingerprint is not None:
-        _compare(content["fingerprint"], _plain(fingerprint, "fingerprint"), path)
-    changed = [f"{name} {old} (now {new})" for name, old, new in _differences(content["versions"], _versions())]
+        different = _differences(content["fingerprint"], _plain(fingerprint, "fingerprint"))
+        if different:
+            saved, current = (", ".join(f"{name}={pair[i]!r}" for name, *pair in different) for i in (0, 1))
+            raise ValueError(f"{path} was saved with {saved}, this run has {current}; use the same settings.")
+    changed = [f"{name} {old} (now {new})" for name, old, new in _differences(content["versions"], versions())]
     if changed:
         warnings.warn(f"{path} was written with {', '.join(changed)}; results may differ slightly.", stacklevel=2)
     return _own(content["state"])
@@ -125,23 +129,23 @@ def checkpoint_path(run_dir: str | Path, env_steps: int) -> Path:
         >>> checkpoint_path("runs/seed=0", 12000).as_posix()
         'runs/seed=0/checkpoints/step_000012000.pt'
     """
-    return Path(run_dir) / "checkpoints" / f"step_{env_steps:09d}.pt"
+    return Path(run_dir) / CHECKPOINT_FOLDER / f"step_{env_steps:09d}.pt"
 
 
 def latest_checkpoint(folder: str | Path) -> Path | None:
-    """The checkpoint with the most environment steps in ``folder``, or ``None``.
+    """The checkpoint with the most environment steps in a run folder, or in a folder of checkpoints, or ``None``.
 
     Examples:
         >>> latest_checkpoint("no/such/folder") is None
         True
     """
-    found = _checkpoints(Path(folder))
+    found = _checkpoints(Path(folder) / CHECKPOINT_FOLDER) or _checkpoints(Path(folder))
     return found[-1] if found else None
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    steps = {path: re.fullmatch(r"step_(\d+)\.pt", path.name) for path in folder.glob("step_*.pt")}
-    return sorted((path for path, match in steps.items() if match), key=lambda path: int(path.stem[5:]))
+    found = [path for path in folder.glob("step_*.pt") if re.fullmatch(r"step_\d+\.pt", path.name)]
+    return sorted(found, key=lambda path: int(path.stem[5:]))
 
 
 def _write(content: dict[str, Any], path: Path) -> None:
@@ -169,7 +173,7 @@ def _plain(value: Any, where: str) -> Any:
 
 
 def _own(value: Any) -> Any:
-    """Copies of all tensors but a replay buffer's rows, so that the file can go."""
+    """Copies of all tensors but a replay buffer's rows, so that the file can be removed."""
     if isinstance(value, dict):
         return value if is_replay_state(value) else {key: _own(item) for key, item in value.items()}
     if type(value) in (list, tuple):
@@ -177,25 +181,6 @@ def _own(value: Any) -> Any:
     return value.clone() if isinstance(value, torch.Tensor) else value
 
 
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:  # used from a source folder
-            found[package] = "unknown"
-    return found
-
-
 def _differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    missing = "nothing"
-    names = [*saved, *(name for name in current if name not in saved)]
-    pairs = [(name, saved.get(name, missing), current.get(name, missing)) for name in names]
-    return [(name, old, new) for name, old, new in pairs if old != new]
-
-
-def _compare(saved: Mapping[str, Any], current: Mapping[str, Any], path: Path) -> None:
-    different = _differences(saved, current)
-    if different:
-        listed = ", ".join(f"{name}={old!r} (this run: {new!r})" for name, old, new in different)
-        raise ValueError(f"{path} belongs to another kind of run: it has {listed}. Repeat its settings.")
+    names = {**saved, **current}
+    return [(name, saved.get(name), current.get(name)) for name in names if saved.get(name) != current.get(name)]

@@ -9,20 +9,74 @@ import uuid
 from pathlib import Path
 from typing import NamedTuple
 
-from eqr_torchrl.runs.checkpoint import latest_checkpoint
-from eqr_torchrl.runs.csv_table import EVALUATIONS_FILE, METRICS_FILE
+from eqr_torchrl.runs.checkpoint import CHECKPOINT_FOLDER, latest_checkpoint
+from eqr_torchrl.runs.settings import CONFIG_FILE
 from eqr_torchrl.runs.status import STATUS_FILE, read_status
-
-CONFIG_FILE = "config.yaml"
-CHECKPOINT_FOLDER = "checkpoints"
+from eqr_torchrl.runs.tables import EVALUATIONS_FILE, METRICS_FILE
 
 
 class RunPlan(NamedTuple):
-    """What :func:`open_run` decided: the ``folder`` to write, the ``checkpoint`` to go on from, or nothing to do."""
+    """Where a run writes: the ``folder``, the ``checkpoint`` to resume, whether nothing is left to do.
+
+    ``copy_from`` is the folder of the run that is continued elsewhere, whose tables are copied.
+    """
 
     folder: Path
     checkpoint: Path | None = None
     finished: bool = False
+    copy_from: Path | None = None
+
+
+def plan_run(
+    root: str | Path, name: str, *, run_dir: str | Path | None = None, resume: str | Path | None = None
+) -> RunPlan:
+    """Decide where a run writes and what it resumes, so that a sweep can simply be started again. Writes nothing.
+
+    Args:
+        root: folder of all runs.
+        name: what the run is, e.g. ``"eqr_sac-dmc/cheetah-run-seed0"``. The folder's name is this, the time, and eight
+            random characters, so that runs started in the same second, on several machines, get a folder each.
+        run_dir: exactly this folder instead. It may exist, but hold no run.
+        resume: ``None`` starts a new run. ``"auto"``, with ``run_dir``, does what is left to do: nothing if that run
+            has finished, the rest from its newest checkpoint if it has one, all of it otherwise. A path (a checkpoint
+            or a run folder) is continued in the same folder, or in ``run_dir``.
+
+    Returns:
+        The plan.
+
+    Raises:
+        ValueError: if ``run_dir`` is a file or already holds a run and ``resume`` is ``None``, if ``resume`` is
+            ``"auto"`` without ``run_dir``, or if there is no checkpoint where ``resume`` says.
+        RuntimeError: if another process is writing the run that would be resumed.
+
+    Examples:
+        >>> plan_run("runs", "eqr_sac", run_dir="runs/seed=0", resume="auto").checkpoint is None
+        True
+    """
+    folder = None if run_dir is None else Path(run_dir).expanduser()
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise ValueError(f"run_dir must be a folder: got the file {folder}.")
+    if resume is None:
+        return RunPlan(_new_folder(root, name, folder))
+    if str(resume) == "auto":
+        if folder is None:
+            raise ValueError("resume=auto needs run_dir=PATH, the folder to continue; got none.")
+        if not _holds_run(folder):
+            return RunPlan(folder)
+        if (read_status(folder) or {}).get("state") == "finished":
+            return RunPlan(folder, finished=True)
+        _refuse_if_running(folder)
+        return RunPlan(folder, latest_checkpoint(folder))
+    source = Path(resume).expanduser()
+    checkpoint = source if source.is_file() else latest_checkpoint(source)
+    if checkpoint is None:
+        raise ValueError(f"resume must be auto, a checkpoint, or a run folder that holds one: got {source}.")
+    in_run_folder = checkpoint.parent.name == CHECKPOINT_FOLDER
+    old = checkpoint.parent.parent if in_run_folder else checkpoint.parent
+    if (folder is not None and folder.resolve() == old.resolve()) or (folder is None and in_run_folder):
+        _refuse_if_running(old)
+        return RunPlan(old, checkpoint)
+    return RunPlan(_new_folder(root, name, folder), checkpoint, copy_from=old)
 
 
 def make_run_folder(root: str | Path, name: str, run_dir: str | Path | None = None) -> Path:
@@ -30,8 +84,7 @@ def make_run_folder(root: str | Path, name: str, run_dir: str | Path | None = No
 
     Args:
         root: folder of all runs; made if it is not there.
-        name: what the run is, e.g. ``"eqr_sac-dmc/cheetah-run-0"``. The folder's name is this, the time, and six random
-            characters, so that runs started in the same second, on several machines, get a folder each.
+        name: what the run is; see :func:`plan_run`.
         run_dir: exactly this folder instead. It may exist, but hold no run.
 
     Returns:
@@ -46,100 +99,35 @@ def make_run_folder(root: str | Path, name: str, run_dir: str | Path | None = No
         >>> folder = make_run_folder(root, "eqr_sac-dmc/cheetah-run-0")
         >>> folder.name.startswith("eqr_sac-dmc-cheetah-run-0-"), folder.is_dir()
         (True, True)
-        >>> folder == make_run_folder(root, "eqr_sac-dmc/cheetah-run-0")
-        False
     """
-    if run_dir is not None:
-        folder = Path(run_dir).expanduser()
-        if folder.exists() and not folder.is_dir():
-            raise ValueError(f"run_dir must be a folder: got the file {folder}.")
-        if _holds_run(folder):
-            status = read_status(folder)
-            state = "unknown" if status is None else status["state"]
-            raise ValueError(
-                f"run_dir={folder} already holds a run ({state}); name another folder, or go on with resume=auto."
-            )
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
-    stem = re.sub(r"[^\w.=+-]+", "-", name).strip("-.") or "run"
-    while True:
-        folder = Path(root).expanduser() / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        return folder
+    return carry_out(plan_run(root, name, run_dir=run_dir))
 
 
-def open_run(
-    root: str | Path, name: str, *, run_dir: str | Path | None = None, resume: str | Path | None = None
-) -> RunPlan:
-    """Decide where a run writes and what it goes on from, so that a sweep can simply be started again.
+def carry_out(plan: RunPlan) -> Path:
+    """Make the folder of a plan, and return it.
 
-    Args:
-        root: folder of all runs.
-        name: what the run is; see :func:`make_run_folder`.
-        run_dir: the run's folder, exactly.
-        resume: ``None`` starts a new run. ``"auto"``, with ``run_dir``, does what is left to do: nothing if that run
-            has finished, the rest from its newest checkpoint if it has one, all of it otherwise (rows logged before the
-            first checkpoint are then dropped). A path (a checkpoint or a run folder) goes on from there, in the same
-            folder, or in ``run_dir``, to which the rows logged so far are copied.
-
-    Returns:
-        The folder, the checkpoint to load or ``None``, and whether the run is finished and to be skipped.
-
-    Raises:
-        ValueError: if ``run_dir`` already holds a run and ``resume`` is ``None``, if ``resume`` is ``"auto"`` without
-            ``run_dir``, or if there is no checkpoint where ``resume`` says.
-        RuntimeError: if another process is writing the run that would be resumed.
-
-    Examples:
-        >>> import tempfile
-        >>> run_dir = Path(tempfile.mkdtemp()) / "seed=0"
-        >>> open_run("runs", "eqr_sac", run_dir=run_dir, resume="auto").checkpoint is None
-        True
+    Tables of a run that is started over, since it has no checkpoint, are removed; those of a run that is continued
+    elsewhere are copied.
     """
-    if resume is None:
-        return RunPlan(make_run_folder(root, name, run_dir))
-    if str(resume) == "auto":
-        if run_dir is None:
-            raise ValueError("resume=auto needs run_dir=PATH, the folder to go on with; got none.")
-        return _open_again(Path(run_dir).expanduser())
-    return _open_checkpoint(Path(resume).expanduser(), root, name, run_dir)
-
-
-def _open_again(folder: Path) -> RunPlan:
-    if not _holds_run(folder):
-        return RunPlan(make_run_folder(folder.parent, folder.name, folder))
-    status = read_status(folder)
-    if status is not None and status["state"] == "finished":
-        return RunPlan(folder, finished=True)
-    _refuse_if_running(folder)
-    checkpoint = latest_checkpoint(folder / CHECKPOINT_FOLDER)
-    if checkpoint is None:
-        for file in (METRICS_FILE, EVALUATIONS_FILE):
-            (folder / file).unlink(missing_ok=True)
-    return RunPlan(folder, checkpoint)
-
-
-def _open_checkpoint(source: Path, root: str | Path, name: str, run_dir: str | Path | None) -> RunPlan:
-    if source.is_dir():
-        checkpoint = latest_checkpoint(source / CHECKPOINT_FOLDER) or latest_checkpoint(source)
-    else:
-        checkpoint = source if source.is_file() else None
-    if checkpoint is None:
-        raise ValueError(f"resume must be auto, a checkpoint, or a run folder that holds one: got {source}.")
-    in_run_folder = checkpoint.parent.name == CHECKPOINT_FOLDER
-    old_folder = checkpoint.parent.parent if in_run_folder else checkpoint.parent
-    same = run_dir is not None and Path(run_dir).expanduser().resolve() == old_folder.resolve()
-    if same or (run_dir is None and in_run_folder):
-        _refuse_if_running(old_folder)
-        return RunPlan(old_folder, checkpoint)
-    folder = make_run_folder(root, name, run_dir)
+    plan.folder.mkdir(parents=True, exist_ok=True)
     for file in (METRICS_FILE, EVALUATIONS_FILE, CONFIG_FILE):
-        if (old_folder / file).is_file():
-            shutil.copy2(old_folder / file, folder / file)
-    return RunPlan(folder, checkpoint)
+        if plan.checkpoint is None and file != CONFIG_FILE:
+            (plan.folder / file).unlink(missing_ok=True)
+        elif plan.copy_from is not None and (plan.copy_from / file).is_file():
+            shutil.copy2(plan.copy_from / file, plan.folder / file)
+    return plan.folder
+
+
+def _new_folder(root: str | Path, name: str, folder: Path | None) -> Path:
+    if folder is None:
+        stem = re.sub(r"[^\w.=+-]+", "-", name).strip("-.") or "run"
+        return Path(root).expanduser() / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
+    if _holds_run(folder):
+        state = (read_status(folder) or {"state": "unknown"})["state"]
+        raise ValueError(
+            f"run_dir={folder} already holds a run ({state}); choose another folder, or continue with resume=auto."
+        )
+    return folder
 
 
 def _holds_run(folder: Path) -> bool:

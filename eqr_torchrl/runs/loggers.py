@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import uuid
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import torch
-from torchrl.record.loggers import Logger
+from torchrl.record.loggers import Logger, TensorboardLogger, WandbLogger
 
-from eqr_torchrl.runs.backends import close_backend, drop_after, open_backend, send
-from eqr_torchrl.runs.csv_table import EVALUATIONS_FILE, METRICS_FILE, CsvTable
+from eqr_torchrl.runs.tables import EVALUATIONS_FILE, METRICS_FILE, STEP, Table
 
-STEP = "env_steps"
+BACKENDS = ("tensorboard", "wandb")
 EVALUATION_COLUMNS = (
     "env",
     "algorithm",
     "utility",
     "seed",
-    "env_steps",
+    STEP,
     "warmup_steps",
     "episode",
     "episode_return",
@@ -32,28 +32,31 @@ EVALUATION_COLUMNS = (
 class RunLogger:
     """Writes a run's numbers: ``metrics.csv`` (one row a call), ``evaluations.csv`` (one row an evaluation episode).
 
-    TorchRL's ``CSVLogger`` writes one file per metric without names or seeds, so the two tables are written here; every
-    other logger is TorchRL's. Whatever a logger does wrong (no account, no network, a full disk) becomes one warning,
-    and training goes on. Metrics that hold wall-clock time start with ``time/``: all other columns of two runs with the
-    same seed on the same CPU are equal.
+    Both reach TensorBoard and wandb too, with environment steps as horizontal axis; of an evaluation the means over its
+    episodes, as ``evaluation/episode_return`` and ``evaluation/episode_length``. TorchRL's ``CSVLogger`` writes one
+    file per metric without names or seeds, so the two tables are written here; every other logger is TorchRL's. An
+    error of a logger (no account, no network, a full disk) becomes one warning, and training continues.
 
     Args:
-        folder: the run folder, made if need be. Tables in it are gone on with; see :meth:`load_state_dict`.
+        folder: the run folder, made if need be. Existing tables are continued.
         backends: further loggers: ``"tensorboard"``, ``"wandb"``, or objects of TorchRL's ``Logger``.
         config: settings of the run, for loggers that show them.
-        wandb: keyword arguments of ``wandb.init`` (``project``, ``group``, ``mode``, ...). Without a ``mode``, and
-            without a key, wandb works offline.
+        wandb: keyword arguments of ``wandb.init`` (``project``, ``group``, ``mode``, ...). Without a ``mode``, wandb is
+            offline if there is no key or no network: upload later with ``wandb sync``.
+        resume_at: drop what was logged beyond this environment step, that of the checkpoint to resume. TensorBoard
+            does so too; wandb cannot take points back and shows those twice.
 
     Raises:
         ValueError: if a backend is none of the above.
 
     Examples:
         >>> import tempfile
-        >>> with RunLogger(tempfile.mkdtemp()) as logger:
-        ...     logger.log({"train/loss_qvalue": torch.tensor(0.5), "time/update": 0.01}, env_steps=250)
-        ...     print((logger.folder / "metrics.csv").read_text())
-        env_steps,train/loss_qvalue,time/update
+        >>> logger = RunLogger(tempfile.mkdtemp())
+        >>> logger.log({"train/loss_qvalue": torch.tensor(0.5), "time/train": 0.01}, env_steps=250)
+        >>> print((logger.folder / "metrics.csv").read_text())
+        env_steps,train/loss_qvalue,time/train
         250,0.5,0.01
+        >>> logger.close()
     """
 
     def __init__(
@@ -63,133 +66,73 @@ class RunLogger:
         backends: Sequence[str | Logger] = (),
         config: Mapping[str, Any] | None = None,
         wandb: Mapping[str, Any] | None = None,
+        resume_at: int | None = None,
     ) -> None:
-        for backend in backends:
-            if not isinstance(backend, Logger) and backend not in ("tensorboard", "wandb"):
-                raise ValueError(f"backends must hold 'tensorboard', 'wandb' or TorchRL loggers: got {backend!r}.")
+        check_backends(backends)
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.num_calls = {METRICS_FILE: 0, EVALUATIONS_FILE: 0}
         self._warned: set[str] = set()
         self._tables = {
-            METRICS_FILE: CsvTable(self.folder / METRICS_FILE, [STEP]),
-            EVALUATIONS_FILE: CsvTable(self.folder / EVALUATIONS_FILE, EVALUATION_COLUMNS),
+            METRICS_FILE: Table(self.folder / METRICS_FILE, [STEP]),
+            EVALUATIONS_FILE: Table(self.folder / EVALUATIONS_FILE, EVALUATION_COLUMNS),
         }
-        self._first_rows = {name: table.num_rows for name, table in self._tables.items()}
-        self._lost_rows = {name: 0 for name in self._tables}
         self._backends: dict[str, Logger] = {}
         for backend in backends:
             name = backend if isinstance(backend, str) else type(backend).__name__
-            opened = self._guard(name, lambda backend=backend: open_backend(backend, self.folder, config, wandb))
+            opened = self._guard(name, lambda backend=backend: _open(backend, self.folder, config, dict(wandb or {})))
             if opened is not None:
                 self._backends[name] = opened
+        if resume_at is not None:
+            for table in self._tables.values():
+                table.truncate_after(resume_at)
+            for name, backend in self._backends.items():
+                self._guard(name, lambda backend=backend: _drop_after(backend, resume_at))
 
     def log(self, metrics: Mapping[str, Any], env_steps: int) -> None:
         """Log one row of metrics.
 
         Args:
-            metrics: name to number; one-element tensors become plain floats, so nothing keeps a graph alive.
-            env_steps: environment steps taken so far: the horizontal axis of every logger. It may go back.
+            metrics: name to number; one-element tensors become plain numbers.
+            env_steps: environment steps taken so far: the horizontal axis of every logger.
 
         Raises:
             ValueError: if a value is no single number.
         """
         values = {name: _as_number(name, value) for name, value in metrics.items()}
-        self._append(METRICS_FILE, {STEP: int(env_steps), **values})
-        for name, backend in self._backends.items():
-            self._guard(name, lambda backend=backend: send(backend, values, int(env_steps)))
+        self._guard(METRICS_FILE, lambda: self._tables[METRICS_FILE].append({STEP: int(env_steps), **values}))
+        self._send(values, int(env_steps))
 
-    def log_evaluation(self, **columns: Any) -> None:
-        """Log one evaluation episode.
+    def log_evaluation(self, episodes: Sequence[Mapping[str, Any]], env_steps: int, **labels: Any) -> None:
+        """Log the episodes of one evaluation.
 
         Args:
-            **columns: ``env``, ``algorithm``, ``utility``, ``seed``, ``env_steps`` (after the warm-up, as the paper
-                counts), ``warmup_steps``, ``episode``, ``episode_return``, ``episode_length``; more are welcome.
+            episodes: rows of :func:`~eqr_torchrl.evaluation.evaluate`.
+            env_steps: environment steps taken so far, after the warm-up, as the paper counts.
+            **labels: the same in every row: ``env``, ``algorithm``, ``utility``, ``seed``, ``warmup_steps``.
 
         Raises:
-            ValueError: if one of these columns is missing.
+            ValueError: if a column is missing.
         """
-        missing = [name for name in EVALUATION_COLUMNS if name not in columns]
-        if missing:
-            raise ValueError(f"log_evaluation needs the columns {', '.join(EVALUATION_COLUMNS)}: missing {missing}.")
-        row = {
-            name: value if isinstance(value, str) or value is None else _as_number(name, value)
-            for name, value in columns.items()
-        }
-        self._append(EVALUATIONS_FILE, row)
-
-    def truncate_after(self, env_steps: int) -> None:
-        """Drop the rows whose ``env_steps`` lies beyond ``env_steps``: what was logged after that checkpoint."""
-        for name, table in self._tables.items():
-            self._set_rows(name, [row for row in table.rows() if float(row[STEP]) <= env_steps], table.columns)
-        self._rewind()
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds: how many rows each table has, and its columns. All rows are on the disk by then."""
-        for name, table in self._tables.items():
-            self._guard(name, table.sync)
-        return {name: {"rows": table.num_rows, "columns": list(table.columns)} for name, table in self._tables.items()}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Cut both tables back to the rows they had at the checkpoint, so that the run writes the same rows again.
-
-        TensorBoard forgets what came after the checkpoint; wandb cannot, and shows those points twice.
-        """
-        for name, table in self._tables.items():
-            saved = state_dict[name]
-            rows = table.rows()
-            if len(rows) < saved["rows"]:
-                warnings.warn(f"{table.path} holds {len(rows)} rows, the checkpoint {saved['rows']}.", stacklevel=2)
-            self._set_rows(name, rows[: saved["rows"]], saved["columns"])
-        self._rewind()
+        for row in ({**labels, STEP: int(env_steps), **episode} for episode in episodes):
+            missing = [name for name in EVALUATION_COLUMNS if name not in row]
+            if missing:
+                raise ValueError(
+                    f"an evaluation must have the columns {', '.join(EVALUATION_COLUMNS)}: missing {missing}."
+                )
+            self._guard(EVALUATIONS_FILE, lambda row=row: self._tables[EVALUATIONS_FILE].append(row))
+        names = ("episode_return", "episode_length")
+        means = {f"evaluation/{name}": float(np.mean([row[name] for row in episodes])) for name in names}
+        self._send(means, int(env_steps))
 
     def close(self) -> None:
-        """Close all loggers.
-
-        Raises:
-            RuntimeError: if a table does not hold one row for each call and no failure has been warned about.
-        """
+        """Close all loggers."""
         for name, backend in self._backends.items():
-            self._guard(name, lambda backend=backend: close_backend(backend))
+            self._guard(name, lambda backend=backend: _close(backend))
         self._backends = {}
-        for name, table in self._tables.items():
-            expected = self._first_rows[name] + self.num_calls[name] - self._lost_rows[name]
-            found = len(table.rows())
-            if found != expected:
-                raise RuntimeError(f"{table.path} must hold {expected} rows, one for each call: it holds {found}.")
-            if self._lost_rows[name]:
-                warnings.warn(f"{self._lost_rows[name]} rows of {table.path} could not be written.", stacklevel=2)
 
-    def __enter__(self) -> RunLogger:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self.close()
-        else:  # the error that ended the run is the one to be seen
-            for name, backend in self._backends.items():
-                self._guard(name, lambda backend=backend: close_backend(backend))
-
-    def _append(self, name: str, row: Mapping[str, Any]) -> None:
-        self.num_calls[name] += 1
-        before = self._tables[name].num_rows
-        self._guard(name, lambda: self._tables[name].append(row))
-        if self._tables[name].num_rows == before:
-            self._lost_rows[name] += 1
-
-    def _set_rows(self, name: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-        if rows or self._tables[name].path.exists():
-            self._tables[name].keep(rows, columns)
-        self._first_rows[name] = len(rows)
-        self.num_calls[name] = self._lost_rows[name] = 0
-
-    def _rewind(self) -> None:
-        rows = self._tables[METRICS_FILE].rows()
-        last = int(float(rows[-1][STEP])) if rows else -1
+    def _send(self, values: Mapping[str, float], env_steps: int) -> None:
         for name, backend in self._backends.items():
-            self._guard(name, lambda backend=backend: drop_after(backend, last))
+            self._guard(name, lambda backend=backend: _log(backend, values, env_steps))
 
     def _guard(self, name: str, action: Callable[[], Any]) -> Any:
         try:
@@ -198,8 +141,77 @@ class RunLogger:
             if name not in self._warned:
                 self._warned.add(name)
                 reason = f"{type(error).__name__}: {error}".splitlines()[0]
-                warnings.warn(f"logger {name} failed and training goes on without it: {reason}", stacklevel=4)
+                warnings.warn(f"logger {name} failed; training continues without it: {reason}", stacklevel=4)
             return None
+
+
+def check_backends(backends: Sequence[str | Logger]) -> None:
+    """Raises a ``ValueError`` if a backend is neither a known name nor a TorchRL logger."""
+    for backend in backends:
+        if not isinstance(backend, Logger) and backend not in BACKENDS:
+            raise ValueError(f"logger.backends must hold 'tensorboard', 'wandb' or TorchRL loggers, got {backend!r}.")
+
+
+def _open(backend: str | Logger, folder: Path, config: Mapping[str, Any] | None, wandb: dict[str, Any]) -> Logger:
+    if isinstance(backend, Logger):
+        return backend
+    if backend == "tensorboard":
+        return TensorboardLogger(exp_name="tensorboard", log_dir=str(folder))
+    return _open_wandb(folder, config, wandb)
+
+
+def _open_wandb(folder: Path, config: Mapping[str, Any] | None, arguments: dict[str, Any]) -> Logger:
+    import wandb
+
+    id_file = folder / ".wandb_id"  # one wandb run for each run folder, also when the run is resumed
+    if not id_file.exists():
+        id_file.write_text(uuid.uuid4().hex[:12], encoding="utf-8")
+    mode = arguments.pop("mode", None) or os.environ.get("WANDB_MODE")
+    mode = mode or ("online" if wandb.login(prompt=False, verify=False) else "offline")
+    settings = {"config": dict(config or {}), "log_env_packages": False, **arguments}
+
+    def start(mode: str) -> WandbLogger:
+        run_id = id_file.read_text(encoding="utf-8").strip()
+        return WandbLogger(exp_name=folder.name, save_dir=str(folder), mode=mode, id=run_id, **settings)
+
+    try:
+        logger = start(mode)
+    except Exception:
+        if mode != "online":
+            raise
+        wandb.teardown()  # no network, or a key that is refused; the id of the failed start counts as in use
+        id_file.write_text(uuid.uuid4().hex[:12], encoding="utf-8")
+        logger = start("offline")
+    logger.experiment.define_metric(STEP)
+    logger.experiment.define_metric("*", step_metric=STEP)
+    return logger
+
+
+def _log(backend: Logger, values: Mapping[str, float], env_steps: int) -> None:
+    if isinstance(backend, WandbLogger):
+        # wandb drops rows whose own step decreases; as a column that metrics are drawn against, env_steps may
+        backend.log_metrics({STEP: env_steps, **values}, override_global_step=True)
+    else:
+        backend.log_metrics(dict(values), step=env_steps)
+
+
+def _drop_after(backend: Logger, env_steps: int) -> None:
+    """Mark what TensorBoard holds beyond ``env_steps`` as void: it will be logged again."""
+    if isinstance(backend, TensorboardLogger):
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+        backend.experiment.file_writer.add_event(
+            Event(step=env_steps + 1, session_log=SessionLog(status=SessionLog.START))
+        )
+
+
+def _close(backend: Logger) -> None:
+    """Write out what is still in memory and end the run, so that the next run in this process starts its own."""
+    for name in ("finish", "close"):  # wandb; TensorBoard
+        end = getattr(backend.experiment, name, None)
+        if callable(end):
+            end()
+            return
 
 
 def _as_number(name: str, value: Any) -> int | float:

@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from tensordict import TensorDict
 from torch import nn
 from torchrl.checkpoint import GlobalRNGState
-from torchrl.data import ReplayBuffer
+from torchrl.data import ReplayBuffer, TensorStorage
 
-from eqr_torchrl.runs.replay_state import replay_state, restore_replay
-
-_RNG = "rng"
+_RNG, _REPLAY, _CHUNK = "rng", "replay_buffer", 1 << 20  # rows copied at a time
 
 
 def capture_state(**parts: Any) -> dict[str, Any]:
     """Collect the state of all parts of a run, and of the global random number generators, for ``save_checkpoint``.
 
-    Nothing is copied: save the result before training goes on.
+    Nothing is copied, not even the rows of a replay buffer, of which the filled part alone is kept: save the result
+    before training continues.
 
     Args:
         **parts: name to part: modules (losses with their target networks, world models), optimisers, TorchRL replay
@@ -31,7 +31,8 @@ def capture_state(**parts: Any) -> dict[str, Any]:
         One entry per part and ``"rng"``: the global generators of Python, NumPy and torch (CPU and CUDA).
 
     Raises:
-        ValueError: if a part is called ``rng``.
+        ValueError: if a part is called ``rng``, or a replay buffer prefetches or is not a tensor storage of one
+            dimension.
 
     Examples:
         >>> network = torch.nn.Linear(2, 1)
@@ -51,9 +52,9 @@ def capture_state(**parts: Any) -> dict[str, Any]:
 def restore_state(state: Mapping[str, Any], **parts: Any) -> None:
     """Put the state of all parts back, and of the global random number generators last.
 
-    Build everything first, a collector included, since building draws random numbers; restore before anything is
-    captured in a CUDA graph, since optimisers get new state tensors. A checkpoint from a GPU can be restored on a CPU
-    and the other way round; the run then goes on, but not bit for bit.
+    Build everything first, since building draws random numbers; restore before anything is captured in a CUDA graph,
+    since optimisers get new state tensors. A checkpoint from a GPU can be restored on a CPU and the other way round;
+    the run then continues, but not bit for bit.
 
     Args:
         state: from :func:`capture_state`, perhaps by way of a checkpoint; it is not changed and not shared.
@@ -67,15 +68,20 @@ def restore_state(state: Mapping[str, Any], **parts: Any) -> None:
         raise ValueError(f"the checkpoint must hold {', '.join(missing)}: it holds {', '.join(sorted(state))}.")
     for name, part in parts.items():
         _restore(name, part, state[name])
-    saved = dict(state[_RNG])
+    saved = dict(state.get(_RNG, {}))
     if not torch.cuda.is_available():
         saved.pop("torch_cuda", None)
     GlobalRNGState().load_state_dict(saved)
 
 
+def is_replay_state(value: Any) -> bool:
+    """Whether ``value`` is what :func:`capture_state` keeps of a replay buffer."""
+    return isinstance(value, Mapping) and value.get("kind") == _REPLAY
+
+
 def _state_of(part: Any) -> Any:
     if isinstance(part, ReplayBuffer):
-        return replay_state(part)
+        return _replay_state(part)
     if isinstance(part, torch.Generator):
         return part.get_state()
     if hasattr(part, "state_parts"):
@@ -85,7 +91,7 @@ def _state_of(part: Any) -> Any:
 
 def _restore(name: str, part: Any, saved: Any) -> None:
     if isinstance(part, ReplayBuffer):
-        restore_replay(part, saved)
+        _restore_replay(name, part, saved)
     elif isinstance(part, torch.Generator):
         part.set_state(saved)
     elif hasattr(part, "state_parts"):
@@ -97,7 +103,11 @@ def _restore(name: str, part: Any, saved: Any) -> None:
         _check_shapes(name, part.state_dict(), saved)
         part.load_state_dict(saved)
     elif isinstance(part, torch.optim.Optimizer):
-        _restore_optimizer(name, part, saved)
+        sizes = [[len(group["params"]) for group in groups] for groups in (part.param_groups, saved["param_groups"])]
+        if sizes[0] != sizes[1]:
+            raise ValueError(f"{name} does not fit the checkpoint: parameter groups of {sizes[0]}, saved {sizes[1]}.")
+        # torch keeps tensors that already have the right device and dtype: a copy, or two optimisers could share them
+        part.load_state_dict(copy.deepcopy(dict(saved)))
     elif hasattr(part, "load_state_dict"):
         part.load_state_dict(copy.deepcopy(saved))
     else:
@@ -115,9 +125,57 @@ def _shape(value: Any) -> str:
     return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
 
 
-def _restore_optimizer(name: str, optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
-    sizes = [[len(group["params"]) for group in groups] for groups in (optimizer.param_groups, saved["param_groups"])]
-    if sizes[0] != sizes[1]:
-        raise ValueError(f"{name} does not fit the checkpoint: parameter groups of {sizes[0]}, saved {sizes[1]}.")
-    # torch keeps tensors that already have the right device and dtype: a copy, or two optimisers could share them
-    optimizer.load_state_dict(copy.deepcopy(dict(saved)))
+def _replay_state(buffer: ReplayBuffer) -> dict[str, Any]:
+    """Rows, cursor, sampler, transforms and generator; the rows are views of the storage, cut to the filled part."""
+    if not isinstance(buffer.storage, TensorStorage) or buffer.storage.ndim != 1:
+        kind = type(buffer.storage).__name__
+        raise ValueError(f"a saved replay buffer must have a tensor storage of one dimension: got {kind}.")
+    if buffer._prefetch:  # batches in flight would be lost
+        raise ValueError("a saved replay buffer must be built with prefetch=None: got one that prefetches.")
+    state, num_rows = buffer.state_dict(), len(buffer)
+    storage: Any = buffer.storage
+    rows = storage.get(slice(0, num_rows)) if num_rows else {}
+    if isinstance(rows, torch.Tensor):
+        rows = {"": rows}
+    leaves = rows.items(include_nested=True, leaves_only=True) if isinstance(rows, TensorDict) else rows.items()
+    return {
+        "kind": _REPLAY,
+        "capacity": int(buffer.storage.max_size),
+        "num_rows": num_rows,
+        "rows": {key if isinstance(key, tuple) else (key,): _without_the_rest(value) for key, value in leaves},
+        "writer": state["_writer"],
+        "sampler": state["_sampler"],
+        "transforms": state["_transforms"],
+        "generator": state["_rng"],
+    }
+
+
+def _restore_replay(name: str, buffer: ReplayBuffer, state: Mapping[str, Any]) -> None:
+    num_rows, old, new = state["num_rows"], state["capacity"], int(buffer.storage.max_size)
+    if num_rows > new or (num_rows == old and old != new):
+        raise ValueError(
+            f"{name}: {num_rows} rows of a buffer of capacity {old} do not fit into one of capacity {new}."
+        )
+    buffer.empty()
+    storage: Any = buffer.storage  # typed for single rows by TorchRL; a slice moves whole blocks
+    for start in range(0, num_rows, _CHUNK):
+        stop = min(start + _CHUNK, num_rows)
+        chunk = {key: value[start:stop] for key, value in state["rows"].items()}
+        storage.set(slice(start, stop), chunk[("",)] if ("",) in chunk else TensorDict(chunk, [stop - start]))
+    buffer.writer.load_state_dict(state["writer"])
+    buffer.sampler.load_state_dict(state["sampler"])
+    buffer._transform.load_state_dict(state["transforms"])
+    if state["generator"] is not None:
+        generator_state, device = state["generator"]
+        generator = torch.Generator(device=device)
+        generator.set_state(generator_state)
+        buffer.set_rng(generator)
+
+
+def _without_the_rest(view: torch.Tensor) -> torch.Tensor:
+    """The same memory as ``view``, as a tensor that owns nothing else: ``torch.save`` writes whole storages."""
+    if not view.is_contiguous():
+        return view.clone(memory_format=torch.contiguous_format)
+    start = view.storage_offset() * view.element_size()
+    storage = view.untyped_storage()[start : start + view.numel() * view.element_size()]
+    return torch.empty(0, dtype=view.dtype, device=view.device).set_(storage, 0, view.shape, view.stride())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
 import time
 import traceback
 from pathlib import Path
@@ -16,17 +18,17 @@ try:
 except ImportError:  # Windows: no lock, so a killed run reads as running
     fcntl = None
 
-State = Literal["running", "finished", "failed", "killed"]
+State = Literal["running", "finished", "failed", "interrupted", "killed"]
 STATUS_FILE = "status.json"
 _LOCK_FILE = ".lock"
 _LOCK_TRIES = 10
 
 
 class RunStatus:
-    """Context that keeps a run folder's ``status.json`` true: running, then finished or failed with the reason.
+    """Context that keeps a run folder's ``status.json``: running, then finished, interrupted, or failed with the reason.
 
     While it is open it holds a lock on the folder, so that two processes never write one run; the operating system
-    drops the lock when the process dies, which is how :func:`read_status` tells a killed run from a running one.
+    drops the lock when the process dies, by which :func:`read_status` recognises a killed run.
 
     Args:
         folder: an existing run folder.
@@ -63,18 +65,21 @@ class RunStatus:
             if error is None:
                 self._write("finished")
             else:
+                state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
                 reason = " ".join(f"{type(error).__name__}: {error}".split())
-                details = "".join(traceback.format_exception(kind, error, trace))
-                self._write("failed", reason=reason, traceback=details)
+                self._write(state, reason, traceback="".join(traceback.format_exception(kind, error, trace)))
+        except OSError as full:  # a full disk: what ended the run is the error to be seen
+            print(f"the state of the run could not be saved: {full}", file=sys.stderr)
         finally:
             if self._lock is not None:
                 self._lock.close()
                 self._lock = None
 
     def update(self, env_steps: int) -> None:
-        """Note that the run has taken ``env_steps`` environment steps."""
+        """Record that the run has taken ``env_steps`` environment steps."""
         self.env_steps = int(env_steps)
-        self._write("running")
+        with contextlib.suppress(OSError):  # a full disk: the next checkpoint reports it
+            self._write("running")
 
     def _write(self, state: State, reason: str | None = None, **details: str) -> None:
         content = {"state": state, "reason": reason, "env_steps": self.env_steps, "updated": time.time(), **details}
@@ -89,8 +94,8 @@ def read_status(folder: str | Path) -> dict[str, Any] | None:
         folder: a run folder.
 
     Returns:
-        ``state`` (``running``, ``finished``, ``failed``, or ``killed``: it says running, but no process holds it),
-        ``reason`` (one line, of a failure), ``env_steps``, ``updated`` (seconds since 1970) and, of a failure,
+        ``state`` (``running``, ``finished``, ``failed``, ``interrupted`` by Ctrl-C, or ``killed``: no process holds it
+        any more), ``reason`` (one line), ``env_steps``, ``updated`` (seconds since 1970) and, of an error,
         ``traceback``. ``None`` if the folder holds no status.
 
     Examples:
@@ -106,20 +111,55 @@ def read_status(folder: str | Path) -> dict[str, Any] | None:
     except json.JSONDecodeError as error:
         return {"state": "failed", "reason": f"unreadable {STATUS_FILE}: {error}", "env_steps": 0, "updated": 0.0}
     if status["state"] == "running" and not _is_locked(folder):
-        status.update(state="killed", reason="the process ended without a word (killed or pre-empted)")
+        status.update(state="killed", reason="the process died without reporting")
     return status
+
+
+def summarise_sweep(root: str | Path) -> list[dict[str, Any]]:
+    """Collect the status of all runs under a folder.
+
+    Args:
+        root: a folder that holds run folders, at any depth.
+
+    Returns:
+        One dictionary per run, sorted by folder: ``folder`` (relative to ``root``) and the entries of
+        :func:`read_status` without the traceback. A second start of the same sweep, with ``resume=auto``, does the
+        runs that are neither finished nor running.
+
+    Raises:
+        ValueError: if ``root`` is no folder.
+
+    Examples:
+        >>> import tempfile
+        >>> from eqr_torchrl.runs import RunStatus
+        >>> root = tempfile.mkdtemp()
+        >>> (Path(root) / "seed=0").mkdir()
+        >>> with RunStatus(Path(root) / "seed=0", env_steps=500):
+        ...     pass
+        >>> [(run["folder"], run["state"], run["env_steps"]) for run in summarise_sweep(root)]
+        [('seed=0', 'finished', 500)]
+    """
+    root = Path(root)
+    if not root.is_dir():
+        raise ValueError(f"root must be a folder with runs in it: got {root}.")
+    runs = []
+    for file in sorted(root.rglob(STATUS_FILE)):
+        status = read_status(file.parent) or {}
+        fields = {name: status.get(name) for name in ("state", "env_steps", "reason", "updated")}
+        runs.append({"folder": file.parent.relative_to(root).as_posix(), **fields})
+    return runs
 
 
 def _take_lock(folder: Path) -> IO[bytes]:
     """The folder's lock, as a file that holds it for as long as it stays open."""
     file = open(folder / _LOCK_FILE, "ab")  # noqa: SIM115 - closed by RunStatus
-    for _ in range(_LOCK_TRIES):  # somebody who reads the status holds the lock for a moment
+    for _ in range(_LOCK_TRIES):  # a process that reads the status holds the lock for a moment
         try:
             if fcntl is not None:
                 fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             time.sleep(0.02)
-        except OSError:  # a file system without locks: run on without one
+        except OSError:  # a file system without locks: continue without one
             return file
         else:
             return file
@@ -135,6 +175,6 @@ def _is_locked(folder: Path) -> bool:
             fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
-    except OSError:  # held by the run, or not to be known
+    except OSError:  # held by the run, or unknown
         return True
     return False

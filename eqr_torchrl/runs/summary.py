@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 
-from eqr_torchrl.runs.sweeps import format_summary, summarise_sweep
+from eqr_torchrl.runs.status import summarise_sweep
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the table for the folder that the command line names; the status is 1 if a run failed or was killed."""
+    """Print a table for the folder that the command line names; the status is 1 if a run failed or was stopped."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if len(arguments) != 1 or arguments[0].startswith("-"):
         print("usage: python -m eqr_torchrl.runs.summary ROOT", file=sys.stderr)
@@ -19,8 +20,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(format_summary(runs))
-    return int(any(run["state"] in ("failed", "killed") for run in runs))
+    counts = Counter(run["state"] for run in runs)
+    total = ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none"
+    print(f"{len(runs)} run{'' if len(runs) == 1 else 's'}: {total}")
+    width = max((len(run["folder"]) for run in runs), default=0)
+    for run in sorted(runs, key=lambda run: (run["state"], run["folder"])):
+        print(f"{run['state']:<11} {run['env_steps']:>8}  {run['folder']:<{width}}  {run['reason'] or ''}".rstrip())
+    return int(any(run["state"] in ("failed", "interrupted", "killed") for run in runs))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from eqr_torchrl.data import branched_rollout, make_model_buffer
+from eqr_torchrl.data import BranchedRollouts, branched_rollout, make_model_buffer
 from eqr_torchrl.data.rollouts import TRANSITION_KEYS
 from eqr_torchrl.envs import ModelBasedEnv, never_terminates
 from eqr_torchrl.testing import toy_actor, toy_env
@@ -166,9 +166,9 @@ def test_the_policy_sees_one_row_per_member_and_start(known_model):
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"num_starts": 0}, "num_starts must be positive, got 0"),
-        ({"horizon": 0}, "horizon must be positive, got 0"),
-        ({"chunk_size": -4}, "chunk_size must be positive, got -4"),
+        ({"num_starts": 0}, "num_starts must be a positive integer, got 0"),
+        ({"horizon": 0}, "horizon must be a positive integer, got 0"),
+        ({"chunk_size": -4}, "chunk_size must be a positive integer, got -4"),
         ({"keys": ["observations"]}, r"keys must be among .*, got \['observations'\]"),
         ({"states": torch.zeros(0, 3)}, r"states must be of shape \[n, S\] with n > 0, got \(0, 3\)"),
         ({"states": torch.zeros(3)}, r"states must be of shape \[n, S\] with n > 0, got \(3,\)"),
@@ -181,3 +181,63 @@ def test_arguments_out_of_range_are_named_before_anything_is_written(known_model
     with pytest.raises(ValueError, match=message):
         branched_rollout(env, still, arguments.pop("states"), buffer, **arguments)
     assert len(buffer) == 0
+
+
+RULES = [{"member": "fixed", "starts": "per_member"}, {"member": "resampled", "starts": "shared"}]
+
+
+def make_rollouts(model, **changes):
+    arguments = {"rules": RULES, "horizon": 2, "starts_per_step": 3, "steps_per_round": 4, "retained_rounds": 5}
+    return BranchedRollouts(model, toy_env(), **(arguments | {"termination_fn": never_terminates} | changes))
+
+
+def test_a_round_follows_every_rule_and_the_capacity_holds_the_retained_rounds(known_model):
+    # 3 x 4 = 12 start states: 5 members x 12 x 2 steps in fixed members; 12 // 5 = 2 for each, 5 x 2 x 2, in resampled
+    imagine = make_rollouts(known_model([0.0] * 5, [1.0] * 5), keys=ALL_KEYS)
+    assert imagine.capacity == 5 * (120 + 20)
+    buffer = make_model_buffer(imagine.capacity)
+    report = imagine(still, torch.zeros(1, 3), buffer)
+    assert {name: part["rows"] for name, part in report.items()} == {"fixed": 120, "resampled": 20}
+    assert buffer[:]["member"].flatten().add(1).bincount().tolist() == [20, 24, 24, 24, 24, 24]
+    assert [env.member for env, _ in imagine.rollouts] == ["fixed", "resampled"] and imagine.model_env.member == "fixed"
+
+
+def test_one_stored_transition_is_what_a_round_writes(known_model):
+    imagine = make_rollouts(known_model([0.0], [0.0]), keys=["observation", ["next", "reward"], "member"])
+    buffer = make_model_buffer(imagine.capacity)
+    imagine(still, torch.zeros(1, 3), buffer)
+    stored = {key: (value.shape[1:], value.dtype) for key, value in buffer[:].items(True, True)}
+    assert stored == {key: (value.shape, value.dtype) for key, value in imagine.transition.items(True, True)}
+
+
+def test_known_rewards_and_ends_may_be_named(known_model):
+    model = known_model([0.0])
+    imagine = make_rollouts(
+        model,
+        termination_fn="diagnose_rules:ends_at_once",
+        reward_fn="diagnose_rules:pays_three",
+        keys=["observation", ("next", "reward"), ("next", "terminated")],
+    )
+    buffer = make_model_buffer(imagine.capacity)
+    report = imagine(still, torch.zeros(1, 3), buffer)
+    assert report["fixed"] == {"rows": 12, "dropped": 0, "reward": 3.0}
+    assert buffer[:]["next", "terminated"].all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"horizon": 2.5}, "horizon must be a positive integer, got 2.5"),
+        ({"starts_per_step": 0}, "starts_per_step must be a positive integer, got 0"),
+        ({"retained_rounds": True}, "retained_rounds must be a positive integer, got True"),
+        ({"rules": []}, "rules must hold at least one rule"),
+        ({"rules": [{"member": "fixed", "starts": "all"}]}, "rules must be of the form"),
+        ({"rules": [RULES[0], RULES[0]]}, "rules must have different members"),
+        ({"keys": ["observations"]}, "keys must be among"),
+        ({"termination_fn": "nowhere:rule"}, "nowhere"),
+        ({"reward_fn": "diagnose_rules:pays_three"}, "reward_fn must be None"),
+    ],
+)
+def test_wrong_arguments_are_named_when_it_is_built(known_model, changes, message):
+    with pytest.raises(ValueError, match=message):
+        make_rollouts(known_model([0.0], [0.0]), **changes)

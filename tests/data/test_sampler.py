@@ -5,12 +5,12 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torchrl.data import RandomSampler, ReplayBuffer
 
-from eqr_torchrl.data import UniformSampler, WholeStorage
+from eqr_torchrl.data import CapturableSampler, CapturableStorage
 from eqr_torchrl.testing import toy_batch
 
 
 def make_buffer(sampler, capacity: int = 30) -> ReplayBuffer:
-    return ReplayBuffer(storage=WholeStorage(capacity), sampler=sampler, batch_size=3000)
+    return ReplayBuffer(storage=CapturableStorage(capacity), sampler=sampler, batch_size=3000)
 
 
 def add_rows(buffer: ReplayBuffer, first: int, count: int) -> None:
@@ -25,7 +25,7 @@ def drawn(buffer: ReplayBuffer) -> torch.Tensor:
 
 def test_draws_are_uniform_and_follow_the_buffer():
     torch.manual_seed(0)
-    buffer = make_buffer(UniformSampler())
+    buffer = make_buffer(CapturableSampler())
     for first in (0, 10, 20, 30):  # the last ten overwrite the first
         add_rows(buffer, first, 10)
         counts = drawn(buffer).bincount(minlength=40)
@@ -40,7 +40,7 @@ def test_draws_are_uniform_and_follow_the_buffer():
     assert set(drawn(buffer).tolist()) == {0, 1}
 
 
-@pytest.mark.parametrize(("sampler", "sees_new_rows"), [(UniformSampler(), True), (RandomSampler(), False)])
+@pytest.mark.parametrize(("sampler", "sees_new_rows"), [(CapturableSampler(), True), (RandomSampler(), False)])
 def test_a_recorded_draw_sees_rows_that_came_later(sampler, sees_new_rows):
     # make_fx records tensor operations and nothing of the Python around them, as a CUDA graph does
     buffer = make_buffer(sampler)

@@ -19,16 +19,16 @@ CONFIG = {
     "actor": {"_target_": "eqr_torchrl.modules.make_actor", "num_cells": [8]},
     "critic": {"_target_": "eqr_torchrl.modules.make_critic", "num_cells": [8], "num_quantiles": 5},
     "world_model": {"_target_": "eqr_torchrl.world_models.make_world_model", "num_cells": [8]},
-    "loss": {"_target_": "eqr_torchrl.objectives.EpistemicQuantileLoss", "_partial_": True, "num_qvalue_nets": 1},
-    "rollout": {"horizon": 2},
+    "loss": {"_target_": "eqr_torchrl.objectives.EpistemicQuantileLoss", "num_qvalue_nets": 1},
+    "rollout": {"_target_": "eqr_torchrl.data.BranchedRollouts", "horizon": 2},
 }
 DOUBLE = {
     "critic": CONFIG["critic"] | {"num_quantiles": 1},
-    "loss": {"_target_": "torchrl.objectives.SACLoss", "_partial_": True, "num_qvalue_nets": 2},
+    "loss": {"_target_": "torchrl.objectives.SACLoss", "num_qvalue_nets": 2},
 }
 QU_SAC = {
     "critic": CONFIG["critic"] | {"num_quantiles": 1},
-    "loss": {"_target_": "eqr_torchrl.objectives.MemberwiseSACLoss", "_partial_": True, "num_qvalue_nets": 5},
+    "loss": {"_target_": "eqr_torchrl.objectives.MemberwiseSACLoss", "num_qvalue_nets": 5},
 }
 
 
@@ -37,7 +37,7 @@ def make_run(folder: Path, changes: dict) -> None:
     cfg = OmegaConf.create(CONFIG | changes)
     env = instantiate(cfg.env)
     critics = [instantiate(cfg.critic, env) for _ in range(cfg.loss.num_qvalue_nets)]
-    loss = instantiate(cfg.loss)(actor_network=instantiate(cfg.actor, env), qvalue_network=critics)
+    loss = instantiate(cfg.loss, instantiate(cfg.actor, env), critics)
     loss.make_value_estimator(gamma=cfg.gamma)
     for parameter in loss.qvalue_network_params.values(True, True):
         parameter.data.fill_(0.0)
@@ -46,7 +46,7 @@ def make_run(folder: Path, changes: dict) -> None:
     folder.mkdir()
     OmegaConf.save(cfg, folder / "config.yaml")
     parts = {"loss": loss.state_dict(), "world_model": instantiate(cfg.world_model, env).state_dict()}
-    save_checkpoint(checkpoint_path(folder, 10), {"parts": parts})
+    save_checkpoint(checkpoint_path(folder, 10), {"step": 10, "parts": parts})
 
 
 def run_diagnose(monkeypatch, *arguments: str) -> None:
@@ -73,8 +73,8 @@ def test_diagnose_reads_a_run_folder(tmp_path, monkeypatch, capsys, changes):
 
 def test_diagnose_goes_by_the_rules_that_the_run_was_given(tmp_path, monkeypatch, capsys):
     changes = {
-        "termination_fn": "diagnose_rules:ends_at_once",
-        "reward_fn": "diagnose_rules:pays_three",
+        "rollout": CONFIG["rollout"]
+        | {"termination_fn": "diagnose_rules:ends_at_once", "reward_fn": "diagnose_rules:pays_three"},
         "world_model": CONFIG["world_model"] | {"learn_reward": False},
         "loss": CONFIG["loss"] | {"alpha_init": 1e-8},  # no entropy in the values
     }

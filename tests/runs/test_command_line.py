@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import re
 import sys
 from pathlib import Path
 
 import hydra
 import pytest
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 
 from eqr_torchrl.runs import run_hydra
 
@@ -26,6 +26,7 @@ steps: 10
 name: ${env.name}-${hydra:runtime.choices.algorithm}
 out: null
 loss: {tau: 0.1}
+part: {_target_: eqr_torchrl.data.EnsembleSuccessors, num_next_states: 1, num_members: null, sampling: iid}
 optim: {lr: 0.001, weight_decay: 0.0}
 """,
     "env/pendulum.yaml": "{name: Pendulum-v1, limit: 200}",
@@ -52,6 +53,21 @@ def configs(tmp_path, monkeypatch):
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
     yield folder
     assert not any(work.iterdir()), "neither Hydra nor a mistake may leave files behind"
+
+
+@dataclasses.dataclass
+class Settings:
+    gamma: float = 0.99
+    compile: bool = False
+    steps: int = 10
+    out: str | None = None
+
+    def __post_init__(self):
+        if self.gamma > 1:
+            raise ValueError(f"gamma must be at most 1, got {self.gamma}.")
+
+
+run_hydra = functools.partial(run_hydra, schema=Settings)
 
 
 def never(cfg):
@@ -88,23 +104,28 @@ MISTAKES = {
     "stepz=3": r"unknown key stepz; did you mean steps\? Keys: algorithm, compile, env, .*utility",
     "lr=1": r"unknown key lr; did you mean optim.lr\? Keys: ",
     "algoritm=mbpo": r"unknown key algoritm; did you mean algorithm\?",
-    "optim.lrr=1": r"unknown key optim.lrr; did you mean optim.lr\? Keys of optim: lr, weight_decay\.",
-    "optim.lr.x=1": r"unknown key optim.lr.x. Keys of optim.lr: none, it is a single value\.",
+    "optim.lrr=1": r"unknown key optim.lrr; did you mean optim.lr\? Keys of optim: lr, weight_decay \(\+optim.lrr=\.\.\. adds",
     "algorithm=mbop": r"unknown algorithm=mbop; did you mean algorithm=mbpo\? Choices: eqr_sac, incomplete, mbpo\.",
     "env=dmc/cheetah": r"unknown env=dmc/cheetah; did you mean env=dmc/cheetah-run\? Choices: pendulum, dmc/cheetah",
-    "gamma=high": r"gamma must be a number, as 0.99 is: got 'high'\.",
-    "compile=maybe": r"compile must be true or false: got 'maybe'\.",
-    "optim=adam": r"optim holds settings \(lr, weight_decay\): set one of them, as in optim.lr=\.\.\.",
+    "gamma=high": r"gamma must be a number, got 'high'\.",
+    "compile=maybe": r"compile must be true or false, got 'maybe'\.",
+    "compile=null": r"compile must be true or false, got None\.",
+    "steps=2.5": r"steps must be an integer, got 2\.5\.",
+    "steps=true": r"steps must be an integer, got True\.",
+    "gamma=1.5": r"gamma must be at most 1, got 1\.5\.",
+    "part.num_next_states=2.5": r"part.num_next_states must be an integer, got 2\.5\.",
+    "part.num_members=all": r"part.num_members must be an integer or null, got 'all'\.",
+    "part._target_=no.where": r"part\._target_=no\.where cannot be imported: ",
     "steps": r"cannot read 'steps' as key=value: ",
     "steps=[1": r"cannot read 'steps=\[1' as key=value: ",
-    "steps=1,2": r"steps=1,2 lists values: add --multirun, or write one list as steps=\[\.\.\.\]",
+    "steps=1,2": r"steps=1,2 is a sweep: add --multirun, or pass a list as steps=\[\.\.\.\]",
     "algorithm=incomplete": r"a value is needed for successors: add successors=\.\.\.",
     "name=${nowhere}": r"Interpolation key 'nowhere' not found",
     "+steps=3": r"Could not append to config. An item is already at 'steps'",
     "~nothing": r"unknown key nothing\. Keys: ",
-    "hydra/launcher=rey": r"unknown hydra/launcher=rey.* Choices: basic",
-    "--multirunn": r"unrecognized arguments: --multirunn; options start with --",
-    "--cfg": r"argument --cfg/-c: expected one argument",
+    "hydra/launcher=rey": r"Could not find 'hydra/launcher/rey'.* basic",
+    "--multirunn": r"unknown option --multirunn; settings are written key=value",
+    "out=a=b": r"cannot read 'out=a=b' as key=value: .*; quote the value: 'out=\"a=b\"'",
 }
 
 
@@ -124,7 +145,7 @@ def test_a_mistake_is_one_line_that_names_what_is_valid(configs, capsys, mistake
     ("sweep", "message"),
     [
         ("algorithm=eqr_sac,mbop", "unknown algorithm=mbop"),
-        ("steps=1,two", "steps must be a number, as 10 is: got 'two'"),
+        ("steps=1,two", "steps must be an integer, got 'two'"),
         ("stepz=1,2", "unknown key stepz"),
         ("algorithm=mbpo,eqr_sac successors.num_next_states=8", "unknown key successors.num_next_states"),
         ("algorithm=eqr_sac,incomplete", "a value is needed for successors"),
@@ -176,7 +197,7 @@ def test_a_failing_job_does_not_stop_the_others(configs, capsys):
     err = capsys.readouterr().err
     assert stopped.value.code == 1
     assert done == [1, 3]
-    assert "error in the job steps=2: two is not enough" in err
+    assert "error in job steps=2: two is not enough" in err
     assert "Traceback" not in err
 
 
@@ -188,7 +209,10 @@ def test_an_error_of_the_script_is_one_line(configs, capsys, kind):
     with pytest.raises(SystemExit) as stopped:
         run_hydra(main, configs, "script", [])
     assert stopped.value.code == 1
-    assert capsys.readouterr().err == "error: num_members must be positive: got 0 (HYDRA_FULL_ERROR=1 shows where)\n"
+    assert (
+        capsys.readouterr().err
+        == "error: num_members must be positive: got 0 (set HYDRA_FULL_ERROR=1 for the traceback)\n"
+    )
 
 
 def test_an_error_inside_instantiate_is_the_one_that_is_told(configs, capsys):
@@ -213,17 +237,27 @@ def test_bugs_keep_their_traceback_and_so_does_everything_on_request(configs, mo
         run_hydra(main, configs, "script", ["stepz=1"])
 
 
-def test_it_can_be_called_again_and_inside_a_process_that_uses_hydra(configs):
-    with hydra.initialize_config_dir(str(configs), version_base="1.3"):
-        outer = GlobalHydra.instance().hydra
-        for _ in range(2):
-            assert run_hydra(lambda cfg: cfg.steps, configs, "script", ["steps=2"]) == 2
-        assert seen_by(configs, "steps=1,2")
-        with pytest.raises(SystemExit):
-            run_hydra(never, configs, "script", ["stepz=2"])
-        assert GlobalHydra.instance().hydra is outer
-        assert hydra.compose("script").steps == 10
-    assert HydraConfig.instance().cfg is None
+def test_it_can_be_called_again(configs):
+    for _ in range(2):
+        assert run_hydra(lambda cfg: cfg.steps, configs, "script", ["steps=2"]) == 2
+    assert seen_by(configs, "steps=1,2")
+    with pytest.raises(SystemExit):
+        run_hydra(never, configs, "script", ["stepz=2"])
+    assert run_hydra(lambda cfg: cfg.steps, configs, "script", ["steps=3"]) == 3
+
+
+@pytest.mark.parametrize("words", [["steps=1"], ["--multirun", "steps=1,2"]])
+def test_ctrl_c_is_status_130_one_line_and_no_further_job(configs, capsys, words):
+    started = []
+
+    def main(cfg):
+        started.append(cfg.steps)
+        raise KeyboardInterrupt("interrupted at env step 7; resume with resume=here")
+
+    with pytest.raises(SystemExit) as stopped:
+        run_hydra(main, configs, "script", words)
+    assert stopped.value.code == 130 and started == [1]
+    assert capsys.readouterr().err == "interrupted at env step 7; resume with resume=here\n"
 
 
 @pytest.mark.parametrize(("option", "shown"), [("--hydra-help", "Hydra"), ("--cfg=job", "gamma: 0.99")])

@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import eqr_torchrl
-from eqr_torchrl.runs import RunStatus, checkpoint_path, make_run_folder, open_run, read_status, save_checkpoint
+from eqr_torchrl.runs import RunStatus, checkpoint_path, make_run_folder, plan_run, read_status, save_checkpoint
+from eqr_torchrl.runs.folder import carry_out
 
 # the package without its __init__ files: torch takes seconds to import and is not needed to hold a folder
 HOLD = """
@@ -44,13 +45,6 @@ def test_a_thousand_runs_get_a_thousand_folders(tmp_path):
     assert len(folders) == len(list(tmp_path.iterdir())) == 1000
 
 
-def test_a_name_that_is_taken_is_tried_again(tmp_path, monkeypatch):
-    names = iter(["same", "same", "other"])
-    monkeypatch.setattr("eqr_torchrl.runs.folder.uuid.uuid4", lambda: type("Id", (), {"hex": next(names)}))
-    monkeypatch.setattr("eqr_torchrl.runs.folder.time.strftime", lambda form: "now")
-    assert [make_run_folder(tmp_path, "x").name for _ in range(2)] == ["x-now-same", "x-now-other"]
-
-
 def test_run_dir_is_used_as_it_is_unless_it_holds_a_run(tmp_path):
     run_dir = tmp_path / "a" / "b"
     assert make_run_folder(tmp_path, "x", run_dir) == run_dir
@@ -58,7 +52,7 @@ def test_run_dir_is_used_as_it_is_unless_it_holds_a_run(tmp_path):
     assert make_run_folder(tmp_path, "x", run_dir) == run_dir  # not empty, but no run
     with RunStatus(run_dir):
         pass
-    with pytest.raises(ValueError, match=r"already holds a run \(finished\); name another folder, or .* resume=auto"):
+    with pytest.raises(ValueError, match=r"already holds a run \(finished\); choose another folder, or .* resume=auto"):
         make_run_folder(tmp_path, "x", run_dir)
     with pytest.raises(ValueError, match="run_dir must be a folder"):
         make_run_folder(tmp_path, "x", run_dir / "notes.txt")
@@ -77,6 +71,11 @@ def test_status_tells_how_a_run_ended(tmp_path):
     assert (found["state"], found["reason"]) == ("finished", None)
 
 
+def test_ctrl_c_is_a_state_of_its_own(tmp_path):
+    fail_in(tmp_path, KeyboardInterrupt("interrupted at env step 5"), env_steps=5)
+    assert read_status(tmp_path)["state"] == "interrupted"
+
+
 def test_one_run_has_one_writer_and_a_killed_writer_is_seen(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", HOLD, PACKAGE, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -85,7 +84,7 @@ def test_one_run_has_one_writer_and_a_killed_writer_is_seen(tmp_path):
     with pytest.raises(RuntimeError, match="being written by another process"), RunStatus(tmp_path):
         pass
     with pytest.raises(RuntimeError, match="being written by another process"):
-        open_run(tmp_path, "x", run_dir=tmp_path, resume="auto")
+        plan_run(tmp_path, "x", run_dir=tmp_path, resume="auto")
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     process.stdout.close()
@@ -99,33 +98,42 @@ def test_one_run_has_one_writer_and_a_killed_writer_is_seen(tmp_path):
 
 def test_a_sweep_that_is_started_again_does_what_is_left(tmp_path):
     run_dir = tmp_path / "seed=0"
-    plan = open_run(tmp_path, "x", run_dir=run_dir, resume="auto")
-    assert plan == (run_dir, None, False)
+    plan = plan_run(tmp_path, "x", run_dir=run_dir, resume="auto")
+    assert not run_dir.exists()  # a plan writes nothing
+    carry_out(plan)
+    assert plan == (run_dir, None, False, None)
     fail_in(run_dir, ValueError("early"))  # before its first checkpoint: started over
     (run_dir / "metrics.csv").write_text("env_steps\n1\n")
-    assert open_run(tmp_path, "x", run_dir=run_dir, resume="auto") == (run_dir, None, False)
+    assert plan_run(tmp_path, "x", run_dir=run_dir, resume="auto") == (run_dir, None, False, None)
+    carry_out(plan_run(tmp_path, "x", run_dir=run_dir, resume="auto"))
     assert not (run_dir / "metrics.csv").exists()
     fail_in(run_dir, ValueError("late"))  # after a checkpoint: goes on
     save_checkpoint(checkpoint_path(run_dir, 10), {})
-    assert open_run(tmp_path, "x", run_dir=run_dir, resume="auto") == (run_dir, checkpoint_path(run_dir, 10), False)
+    assert plan_run(tmp_path, "x", run_dir=run_dir, resume="auto") == (
+        run_dir,
+        checkpoint_path(run_dir, 10),
+        False,
+        None,
+    )
     with RunStatus(run_dir):  # finished: skipped
         pass
-    assert open_run(tmp_path, "x", run_dir=run_dir, resume="auto") == (run_dir, None, True)
+    assert plan_run(tmp_path, "x", run_dir=run_dir, resume="auto") == (run_dir, None, True, None)
 
 
 def test_resume_from_a_path(tmp_path):
     old = tmp_path / "old"
     checkpoint = save_checkpoint(checkpoint_path(old, 10), {})
     (old / "metrics.csv").write_text("env_steps\n1\n")
-    assert open_run(tmp_path, "x", resume=old) == (old, checkpoint, False)
-    assert open_run(tmp_path, "x", resume=checkpoint) == (old, checkpoint, False)
-    elsewhere = open_run(tmp_path, "x", resume=checkpoint, run_dir=tmp_path / "new")
-    assert elsewhere == (tmp_path / "new", checkpoint, False)
+    assert plan_run(tmp_path, "x", resume=old) == (old, checkpoint, False, None)
+    assert plan_run(tmp_path, "x", resume=checkpoint) == (old, checkpoint, False, None)
+    elsewhere = plan_run(tmp_path, "x", resume=checkpoint, run_dir=tmp_path / "new")
+    assert elsewhere == (tmp_path / "new", checkpoint, False, old)
+    carry_out(elsewhere)
     assert (tmp_path / "new" / "metrics.csv").read_text() == "env_steps\n1\n"
 
 
 def test_resume_without_anything_to_resume_is_one_line(tmp_path):
     with pytest.raises(ValueError, match="needs run_dir"):
-        open_run(tmp_path, "x", resume="auto")
+        plan_run(tmp_path, "x", resume="auto")
     with pytest.raises(ValueError, match="resume must be auto, a checkpoint, or a run folder that holds one"):
-        open_run(tmp_path, "x", resume=tmp_path / "nowhere")
+        plan_run(tmp_path, "x", resume=tmp_path / "nowhere")

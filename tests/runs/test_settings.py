@@ -14,13 +14,13 @@ def test_settings_are_written_resolved_and_returned(tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_a_resumed_run_tells_what_it_does_otherwise(tmp_path, capsys):
+def test_a_resumed_run_reports_changed_settings(tmp_path, capsys):
     save_settings(OmegaConf.create(SETTINGS), tmp_path)
     save_settings(OmegaConf.create({**SETTINGS, "resume": "auto"}), tmp_path)
     assert capsys.readouterr().out == ""  # how it was started changes no number
     save_settings(OmegaConf.create({**SETTINGS, "env_steps": 20, "optim": {"momentum": 0.9}}), tmp_path)
     told = "env_steps=20 (was 10), optim.lr=None (was 0.1), optim.momentum=0.9 (was None)"
-    assert capsys.readouterr().out == f"goes on with changed settings: {told}\n"
+    assert capsys.readouterr().out == f"resuming with changed settings: {told}\n"
     assert OmegaConf.load(tmp_path / "config.yaml").env_steps == 20
 
 
@@ -34,3 +34,10 @@ def test_what_differs_between_seeds_beside_the_seed(tmp_path):
     folders = [tmp_path / name for name in ("0", "1", "none", "2")]
     assert differing_settings(folders[:3]) == {}
     assert differing_settings(folders) == {"optim.lr": [0.1, 0.1, 0.2]}
+
+
+def test_what_settings_came_to_is_recorded_and_is_no_setting(tmp_path, capsys):
+    for entropy in (-1.0, -2.0):
+        save_settings(OmegaConf.create(SETTINGS), tmp_path, target_entropy=entropy)
+    assert OmegaConf.load(tmp_path / "config.yaml").record.target_entropy == -2.0
+    assert capsys.readouterr().out == "" and differing_settings([tmp_path, tmp_path]) == {}

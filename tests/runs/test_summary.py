@@ -26,7 +26,7 @@ def test_every_run_and_its_fate(tmp_path):
         "a/seed=0": ("finished", 10, None),
         "a/seed=1": ("failed", 10, "ValueError: not finite"),
         "b/seed=0": ("finished", 10, None),
-        "b/seed=1": ("killed", 0, "the process ended without a word (killed or pre-empted)"),
+        "b/seed=1": ("killed", 0, "the process died without reporting"),
     }
 
 
@@ -35,7 +35,7 @@ def test_the_command_prints_a_table(tmp_path, capsys):
     assert main([str(tmp_path)]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "4 runs: 1 failed, 2 finished, 1 killed"
-    assert lines[1] == "failed         10  a/seed=1  ValueError: not finite"
+    assert lines[1] == "failed            10  a/seed=1  ValueError: not finite"
     assert len(lines) == 5
 
 
