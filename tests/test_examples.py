@@ -451,7 +451,7 @@ def test_own_parts_from_a_folder_of_choices_train_through_the_same_script(start,
     for group, text in {
         "world_model": "_target_: test_examples.OwnModel\nshift: -1.0",
         "fit": "_target_: test_examples.OwnFit\nstrength: 2.0",
-        "utility": "# @package _global_\nloss:\n  utility:\n    _target_: eqr_torchrl.utility.QuantileUtility\n    level: 0.3",
+        "utility": "# @package loss.utility\n_target_: eqr_torchrl.utility.QuantileUtility\nlevel: 0.3",
     }.items():
         (tmp_path / "mine" / group).mkdir(parents=True)
         (tmp_path / "mine" / group / "own.yaml").write_text(text)

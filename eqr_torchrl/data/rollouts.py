@@ -203,7 +203,8 @@ class BranchedRollouts:
         for rule in rules:
             if set(rule) != {"member", "starts"} or rule["starts"] not in ("per_member", "shared"):
                 raise ValueError(
-                    f"rules must be of the form {{member: fixed|resampled, starts: per_member|shared}}, got {dict(rule)}."
+                    f"rules must be of the form {{member: fixed|resampled, starts: per_member|shared}}, "
+                    f"got {dict(rule)}."
                 )
             model_env = ModelBasedEnv(
                 world_model,

@@ -12,8 +12,8 @@ from torchrl.data import LazyTensorStorage, RandomSampler
 class CapturableStorage(LazyTensorStorage):
     """A storage that a CUDA graph can read: it indexes its whole allocation.
 
-    TorchRL's storage first slices it to its current length, which a recorded graph would freeze. Indices are not checked
-    against the number of filled rows; :class:`CapturableSampler` draws valid ones.
+    TorchRL's storage first slices it to its current length, which a recorded graph would freeze. Indices are not
+    checked against the number of filled rows; :class:`CapturableSampler` draws valid ones.
 
     Examples:
         >>> storage = CapturableStorage(100)

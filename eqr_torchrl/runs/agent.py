@@ -116,7 +116,7 @@ def load_agent(source: str | Path) -> Agent:
     Examples:
         >>> load_agent("no/such/run")
         Traceback (most recent call last):
-        ValueError: source must be a run folder with config.yaml and checkpoints, a checkpoint, or policy.pt: got no/such/run.
+        ValueError: source must be a run folder with config.yaml and checkpoints, ... policy.pt: got no/such/run.
     """
     try:
         from hydra.utils import instantiate
@@ -136,7 +136,8 @@ def load_agent(source: str | Path) -> Agent:
         folder = folder.parent
     if checkpoint is None or folder is None or not (folder / CONFIG_FILE).is_file():
         raise ValueError(
-            f"source must be a run folder with {CONFIG_FILE} and checkpoints, a checkpoint, or {POLICY_FILE}: got {source}."
+            f"source must be a run folder with {CONFIG_FILE} and checkpoints, a checkpoint, or "
+            f"{POLICY_FILE}: got {source}."
         )
     cfg = OmegaConf.load(folder / CONFIG_FILE)
     saved = load_checkpoint(checkpoint)

@@ -18,7 +18,7 @@ def replace_file(path: str | Path, write: Callable[[Path], object]) -> None:
         write: writes the whole content to the path it is given.
 
     Raises:
-        OSError: if the content cannot be written; ``path`` is named, stays as it was, and the temporary file is removed.
+        OSError: if the content cannot be written; ``path`` is named and stays as it was.
 
     Examples:
         >>> import tempfile

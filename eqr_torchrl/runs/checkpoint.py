@@ -1,8 +1,8 @@
 """Checkpoint files: written whole or not at all, loadable without running code, newest ones kept.
 
-``torchrl.checkpoint`` with its ``CheckpointRotation`` was tried first (0.14.1). On a full disk its default format, files
-that are mapped into memory, kills the process (SIGBUS); it renames and removes older checkpoints without syncing the new
-one to disk, so that a power failure can lose both; and folders of a save that was killed stay for ever. Its
+``torchrl.checkpoint`` with its ``CheckpointRotation`` was tried first (0.14.1). On a full disk its default format, with
+files that are mapped into memory, kills the process (SIGBUS); it removes older checkpoints without syncing the new one
+to disk, so that a power failure can lose both; and folders of a save that was killed stay for ever. Its
 ``GlobalRNGState`` is used by :func:`~eqr_torchrl.runs.capture_state`.
 """
 

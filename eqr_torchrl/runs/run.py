@@ -49,8 +49,9 @@ class Run:
     stepped and nothing is saved, as after any other error.
 
     Args:
-        cfg: settings of the loop, :class:`~eqr_torchrl.runs.LoopSettings`; ``labels``, what ``evaluations.csv`` calls the run; and
-            ``logger``, arguments of :class:`~eqr_torchrl.runs.RunLogger`. The rest is written to ``config.yaml`` unread.
+        cfg: settings of the loop, :class:`~eqr_torchrl.runs.LoopSettings`; ``labels``, what ``evaluations.csv`` calls
+            the run; and ``logger``, arguments of :class:`~eqr_torchrl.runs.RunLogger`. The rest is written to
+            ``config.yaml`` unread.
 
     Raises:
         ValueError: if a setting has the wrong type or is out of its range. Nothing is on the disk then.
@@ -97,7 +98,8 @@ class Run:
         Args:
             env: the real environment, which gives the run its name and is reset at checkpoints.
             policy: saved alone beside each checkpoint, for :func:`~eqr_torchrl.runs.load_agent`.
-            **parts: everything with a state, see :func:`~eqr_torchrl.runs.capture_state`; put back on entry if the run is resumed.
+            **parts: everything with a state, see :func:`~eqr_torchrl.runs.capture_state`; put back on entry if the
+                run is resumed.
         """
         self._env, self._policy, self._parts = env, policy, parts
 

@@ -137,7 +137,7 @@ def _replay_state(buffer: ReplayBuffer) -> dict[str, Any]:
     rows = storage.get(slice(0, num_rows)) if num_rows else {}
     if isinstance(rows, torch.Tensor):
         rows = {"": rows}
-    leaves = rows.items(include_nested=True, leaves_only=True) if isinstance(rows, TensorDict) else rows.items()
+    leaves = rows.items() if isinstance(rows, dict) else rows.items(include_nested=True, leaves_only=True)
     return {
         "kind": _REPLAY,
         "capacity": int(buffer.storage.max_size),

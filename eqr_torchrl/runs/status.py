@@ -25,7 +25,7 @@ _LOCK_TRIES = 10
 
 
 class RunStatus:
-    """Context that keeps a run folder's ``status.json``: running, then finished, interrupted, or failed with the reason.
+    """Context that keeps a run folder's ``status.json``: running, then finished, interrupted or failed.
 
     While it is open it holds a lock on the folder, so that two processes never write one run; the operating system
     drops the lock when the process dies, by which :func:`read_status` recognises a killed run.

@@ -104,7 +104,7 @@ MISTAKES = {
     "stepz=3": r"unknown key stepz; did you mean steps\? Keys: algorithm, compile, env, .*utility",
     "lr=1": r"unknown key lr; did you mean optim.lr\? Keys: ",
     "algoritm=mbpo": r"unknown key algoritm; did you mean algorithm\?",
-    "optim.lrr=1": r"unknown key optim.lrr; did you mean optim.lr\? Keys of optim: lr, weight_decay \(\+optim.lrr=\.\.\. adds",
+    "optim.lrr=1": r"unknown key optim.lrr; did you mean optim.lr\? Keys of optim: lr, weight_decay \(\+optim.lrr=",
     "algorithm=mbop": r"unknown algorithm=mbop; did you mean algorithm=mbpo\? Choices: eqr_sac, incomplete, mbpo\.",
     "env=dmc/cheetah": r"unknown env=dmc/cheetah; did you mean env=dmc/cheetah-run\? Choices: pendulum, dmc/cheetah",
     "gamma=high": r"gamma must be a number, got 'high'\.",
