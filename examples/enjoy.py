@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from eqr_torchrl.runs import load_agent
@@ -61,7 +60,7 @@ def main() -> None:
         print(f"{len(frames)} frames written to {args.video}")
 
 
-def picture(env: EnvBase) -> Any:
+def picture(env: Any) -> Any:
     """What the environment looks like now: an array ``[height, width, 3]`` of bytes."""
     try:
         physics = getattr(env, "physics", None)
@@ -73,7 +72,7 @@ def picture(env: EnvBase) -> Any:
     return image
 
 
-def frame_rate(env: EnvBase) -> float:
+def frame_rate(env: Any) -> float:
     """Frames per second at which the episode runs in real time."""
     if hasattr(env, "control_timestep"):
         return 1 / env.control_timestep()

@@ -66,6 +66,7 @@ PARTS = {
     "qr_mbpo_loss": (1, 51, [("resampled", "shared")], "EpistemicQuantileLoss"),
     "qu_sac": (5, 1, [("fixed", "per_member"), ("resampled", "shared")], "MemberwiseSACLoss"),
     "eqr_sac": (1, 51, [("fixed", "per_member")], "EpistemicQuantileLoss"),
+    "member_values": (1, 5, [("fixed", "per_member")], "MemberwiseSACLoss"),
 }
 
 
@@ -89,8 +90,8 @@ def test_the_parts_of_every_algorithm_build_and_fit_each_other(compose, algorith
     instantiate(cfg.model_buffer, imagine.capacity, batch_size=cfg.batch_size)
     # a loss that averages over members draws its own successors: nothing else needs to be stored
     ensemble = isinstance(successors, EnsembleSuccessors)
-    assert ensemble == (cfg.rollout.keys == ["observation", "action"])
-    assert ensemble == (algorithm in ("eqr_sac", "qr_mbpo_loss"))
+    assert ensemble == (cfg.rollout.stored_keys == ["observation", "action"])
+    assert ensemble == (algorithm in ("eqr_sac", "member_values", "qr_mbpo_loss"))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

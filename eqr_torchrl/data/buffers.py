@@ -46,7 +46,7 @@ def make_model_buffer(
 ) -> ReplayBuffer:
     """First-in, first-out buffer of imagined transitions.
 
-    Its capacity follows from the rollouts that are kept: :attr:`BranchedRollouts.capacity`. Memory is allocated with the
+    Its capacity follows from the retained rollouts: :attr:`BranchedRollouts.capacity`. Memory is allocated with the
     first row; :func:`check_memory` reports the total beforehand. Rows hold what is put in and nothing else: a
     ``TensorDictReplayBuffer`` would add an index of 8 bytes to each.
 
@@ -133,8 +133,8 @@ def check_memory(
     if num_bytes > total:
         raise ValueError(
             f"{name} must fit into the {total / 2**30:.2f} GiB of {device} memory: {capacity:,} transitions need "
-            f"{size}; lower its capacity (D: replay_capacity; D_model: rollouts, horizon, retained rounds) or store it as "
-            "float16."
+            f"{size}; lower the capacity (D: replay_capacity; D_model: rollouts, horizon, retained rounds) or store "
+            "it as float16."
         )
     return f"{name} ({capacity:,} transitions) will use up to {size} of {device} memory."
 

@@ -139,7 +139,7 @@ class BranchedRollouts:
         starts_per_step: start states for each environment step between two rounds, ``L``.
         steps_per_round: environment steps between two rounds, ``F``.
         retained_rounds: rounds that D_model keeps; only :attr:`capacity` depends on it.
-        keys: what is stored, see :func:`branched_rollout`.
+        stored_keys: what is stored, see :func:`branched_rollout`.
         chunk_size: rows of each member that are simulated at once.
         termination_fn: end of an episode, see :data:`~eqr_torchrl.envs.TerminationFn`: a function, or its name
             ``"module:function"``. Defaults to ``None``: the rule of ``env``, from
@@ -175,7 +175,7 @@ class BranchedRollouts:
         starts_per_step: int = 400,
         steps_per_round: int = 250,
         retained_rounds: int = 10,
-        keys: Sequence[NestedKey] = TRANSITION_KEYS,
+        stored_keys: Sequence[NestedKey] = TRANSITION_KEYS,
         chunk_size: int = 4096,
         termination_fn: TerminationFn | str | None = None,
         reward_fn: RewardFn | str | None = None,
@@ -188,12 +188,11 @@ class BranchedRollouts:
             retained_rounds=retained_rounds,
             chunk_size=chunk_size,
         )
-        self.keys = [key if isinstance(key, str) else tuple(key) for key in keys]
-        _check_keys(self.keys)
+        self.stored_keys = [key if isinstance(key, str) else tuple(key) for key in stored_keys]
+        _check_keys(self.stored_keys)
         if not rules:
             raise ValueError("rules must hold at least one rule, got none.")
-        if isinstance(reward_fn, str):
-            reward_fn = import_by_name(reward_fn)
+        known_reward: Any = import_by_name(reward_fn) if isinstance(reward_fn, str) else reward_fn
         if termination_fn is None:
             termination_fn = termination_for(env)
         self.termination_fn = import_by_name(termination_fn) if isinstance(termination_fn, str) else termination_fn
@@ -210,7 +209,7 @@ class BranchedRollouts:
                 world_model,
                 env,
                 termination_fn=self.termination_fn,
-                reward_fn=reward_fn,
+                reward_fn=known_reward,
                 member=rule["member"],  # pyright: ignore[reportArgumentType]
                 **options,
             )
@@ -218,8 +217,8 @@ class BranchedRollouts:
             self.rollouts.append((model_env, starts))
         if len({model_env.member for model_env, _ in self.rollouts}) < len(self.rollouts):
             raise ValueError(f"rules must have different members, got {[dict(rule) for rule in rules]}.")
-        transition = env.fake_tensordict().select(*(key for key in self.keys if key != "member"))
-        if "member" in self.keys:
+        transition = env.fake_tensordict().select(*(key for key in self.stored_keys if key != "member"))
+        if "member" in self.stored_keys:
             transition.set("member", torch.zeros(1, dtype=torch.int64))
         self.transition: TensorDictBase = transition
 
@@ -255,7 +254,7 @@ class BranchedRollouts:
                 model_buffer,
                 num_starts=num_starts,
                 horizon=self.horizon,
-                keys=self.keys,
+                keys=self.stored_keys,
                 chunk_size=self.chunk_size,
             )
             for model_env, num_starts in self.rollouts

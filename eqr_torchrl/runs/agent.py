@@ -45,7 +45,7 @@ class Agent:
     actor: TensorDictModule
     critics: list[TensorDictModule]
     loss: LossModule | None
-    world_model: nn.Module | None
+    world_model: Any
 
     def make_env(self, **changes: Any) -> EnvBase:
         """Builds the environment the agent was trained in.
@@ -60,7 +60,7 @@ class Agent:
 
         return instantiate(self.settings.env, **changes)
 
-    def make_model_env(self, env: EnvBase) -> EnvBase:
+    def make_model_env(self, env: EnvBase) -> Any:
         """Builds the imagined environment in which each row stays in one member.
 
         Args:
@@ -96,7 +96,8 @@ class Agent:
         """The temperature of the entropy at the end of training."""
         if self.loss is None:
             raise ValueError(f"{self.folder} holds a policy alone: load a checkpoint for its temperature.")
-        return float(self.loss.log_alpha.exp())
+        log_alpha: Any = self.loss.log_alpha
+        return float(log_alpha.exp())
 
 
 def load_agent(source: str | Path) -> Agent:

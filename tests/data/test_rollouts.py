@@ -193,7 +193,7 @@ def make_rollouts(model, **changes):
 
 def test_a_round_follows_every_rule_and_the_capacity_holds_the_retained_rounds(known_model):
     # 3 x 4 = 12 start states: 5 members x 12 x 2 steps in fixed members; 12 // 5 = 2 for each, 5 x 2 x 2, in resampled
-    imagine = make_rollouts(known_model([0.0] * 5, [1.0] * 5), keys=ALL_KEYS)
+    imagine = make_rollouts(known_model([0.0] * 5, [1.0] * 5), stored_keys=ALL_KEYS)
     assert imagine.capacity == 5 * (120 + 20)
     buffer = make_model_buffer(imagine.capacity)
     report = imagine(still, torch.zeros(1, 3), buffer)
@@ -203,7 +203,7 @@ def test_a_round_follows_every_rule_and_the_capacity_holds_the_retained_rounds(k
 
 
 def test_one_stored_transition_is_what_a_round_writes(known_model):
-    imagine = make_rollouts(known_model([0.0], [0.0]), keys=["observation", ["next", "reward"], "member"])
+    imagine = make_rollouts(known_model([0.0], [0.0]), stored_keys=["observation", ["next", "reward"], "member"])
     buffer = make_model_buffer(imagine.capacity)
     imagine(still, torch.zeros(1, 3), buffer)
     stored = {key: (value.shape[1:], value.dtype) for key, value in buffer[:].items(True, True)}
@@ -216,7 +216,7 @@ def test_known_rewards_and_ends_may_be_named(known_model):
         model,
         termination_fn="diagnose_rules:ends_at_once",
         reward_fn="diagnose_rules:pays_three",
-        keys=["observation", ("next", "reward"), ("next", "terminated")],
+        stored_keys=["observation", ("next", "reward"), ("next", "terminated")],
     )
     buffer = make_model_buffer(imagine.capacity)
     report = imagine(still, torch.zeros(1, 3), buffer)
@@ -233,7 +233,7 @@ def test_known_rewards_and_ends_may_be_named(known_model):
         ({"rules": []}, "rules must hold at least one rule"),
         ({"rules": [{"member": "fixed", "starts": "all"}]}, "rules must be of the form"),
         ({"rules": [RULES[0], RULES[0]]}, "rules must have different members"),
-        ({"keys": ["observations"]}, "keys must be among"),
+        ({"stored_keys": ["observations"]}, "keys must be among"),
         ({"termination_fn": "nowhere:rule"}, "nowhere"),
         ({"reward_fn": "diagnose_rules:pays_three"}, "reward_fn must be None"),
     ],
