@@ -102,9 +102,10 @@ def test_every_algorithm_runs_and_leaves_its_files(start, algorithm, capsys):
     assert all(float(row["episode_length"]) == 5 and float(row["warmup_steps"]) == 8 for row in evaluations)
     metrics = read_csv(folder / "metrics.csv")
     assert [float(row["env_steps"]) for row in metrics] == [2, 4, 6]
-    columns = {"train/loss_qvalue", "train/loss_actor", "train/alpha", "train/entropy", "model/validation_mse_0"}
-    assert columns <= set(metrics[0])
-    if algorithm not in SCALAR:
+    columns = {"train/loss_qvalue", "train/loss_actor", "train/alpha", "train/entropy", "time/collect"}
+    assert columns <= set(metrics[0]) and {"time/model", "time/rollout", "time/train"} <= set(metrics[0])
+    assert any(name.startswith("model/") for name in metrics[0])
+    if algorithm not in (*SCALAR, "member_values"):
         assert {"train/epistemic_std", "train/target_value"} <= set(metrics[0])
     assert json.loads((folder / "status.json").read_text())["state"] == "finished"
     assert (folder / "config.yaml").is_file() and (folder / "figures" / "learning_curve.png").is_file()
