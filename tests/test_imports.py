@@ -23,6 +23,7 @@ BELOW = {
     "objectives": {"functional", "utility"},
     "tabular": {"functional", "utility"},
     "runs": set(),
+    "recipes": set(),
     "evaluation": set(),
     "figures": set(),
     "comparison": {"figures"},

@@ -97,7 +97,7 @@ class Agent:
         if self.loss is None:
             raise ValueError(f"{self.folder} holds a policy alone: load a checkpoint for its temperature.")
         log_alpha: Any = self.loss.log_alpha
-        return float(log_alpha.exp())
+        return log_alpha.exp().item()
 
 
 def load_agent(source: str | Path) -> Agent:

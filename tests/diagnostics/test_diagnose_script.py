@@ -20,7 +20,12 @@ CONFIG = {
     "critic": {"_target_": "eqr_torchrl.modules.make_critic", "num_cells": [8], "num_quantiles": 5},
     "world_model": {"_target_": "eqr_torchrl.world_models.make_world_model", "num_cells": [8]},
     "loss": {"_target_": "eqr_torchrl.objectives.EpistemicQuantileLoss", "num_qvalue_nets": 1},
-    "rollout": {"_target_": "eqr_torchrl.data.BranchedRollouts", "horizon": 2},
+    "rollout": {
+        "_target_": "eqr_torchrl.data.BranchedRollouts",
+        "horizon": 2,
+        "termination_fn": "${oc.select:termination_fn,null}",
+        "reward_fn": "${oc.select:reward_fn,null}",
+    },
 }
 DOUBLE = {
     "critic": CONFIG["critic"] | {"num_quantiles": 1},
@@ -73,8 +78,8 @@ def test_diagnose_reads_a_run_folder(tmp_path, monkeypatch, capsys, changes):
 
 def test_diagnose_goes_by_the_rules_that_the_run_was_given(tmp_path, monkeypatch, capsys):
     changes = {
-        "rollout": CONFIG["rollout"]
-        | {"termination_fn": "diagnose_rules:ends_at_once", "reward_fn": "diagnose_rules:pays_three"},
+        "termination_fn": "diagnose_rules:ends_at_once",
+        "reward_fn": "diagnose_rules:pays_three",
         "world_model": CONFIG["world_model"] | {"learn_reward": False},
         "loss": CONFIG["loss"] | {"alpha_init": 1e-8},  # no entropy in the values
     }
