@@ -66,7 +66,10 @@ class Run:
         >>> run.evaluate_with(lambda num_episodes, seed: [{"episode": 0, "episode_return": 1.0, "episode_length": 9}])
         >>> with run:
         ...     for step in run.steps():
-        ...         run.log("train", {"loss": 0.5 * step})
+        ...         if step > 0:
+        ...             run.log("train", {"loss": 0.5 * step})
+        /...: return 1.0 after 3 env steps, ... s
+        >>> from eqr_torchrl.runs import read_csv
         >>> [row["train/loss"] for row in read_csv(run.folder / "metrics.csv")], run.last_return
         (['0.5', '1.0', '1.5'], 1.0)
     """
