@@ -10,7 +10,7 @@ mountain_car_seedN.png). With --published, a CSV with the columns of the publish
 from __future__ import annotations
 
 import argparse
-import sys
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,13 +21,11 @@ from torch import Tensor
 from eqr_torchrl.comparison import learning_curves, read_runs
 from eqr_torchrl.diagnostics import member_returns, sample_episodes, value_map, value_quantiles
 from eqr_torchrl.figures import COLOURS, COLUMN_WIDTH, draw_density, saved_figure
-from eqr_torchrl.runs import checkpoint_path
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-from diagnose import load_agent
+from eqr_torchrl.runs import checkpoint_path, load_agent
 
 START = [-0.5, 0.0]  # m, m per step
 NUM_EPISODES = 10
+TAIL = 0.01  # share of a value that may lie beyond the end of an episode or rollout
 WANTED = ("eqrsac", "ofu", 0.5)  # names of the published table: EQR-SAC, optimistic utility, rewards halved
 
 
@@ -47,10 +45,14 @@ class Snapshot(NamedTuple):
 
 def look(run: Path, env_steps: int) -> Snapshot:
     """Everything about one checkpoint of a run."""
-    cfg, _, env, actor, critic, model_env, alpha, steps = load_agent(checkpoint_path(run, env_steps))
+    agent = load_agent(checkpoint_path(run, env_steps))
+    actor, critic, gamma = agent.actor, agent.critic, agent.settings.gamma
+    steps = 2 * math.ceil(math.log(TAIL) / math.log(gamma))
+    env = agent.make_env(max_episode_steps=steps)
+    model_env = agent.make_model_env(env)
     start = torch.tensor([START])
     options = {"low": START[0], "high": START[0]}
-    settings: dict[str, Any] = {"gamma": cfg.gamma, "alpha": alpha, "seed": 0}
+    settings: dict[str, Any] = {"gamma": gamma, "alpha": agent.alpha, "seed": 0}
     episodes = sample_episodes(
         env,
         actor,
