@@ -23,8 +23,7 @@ SIZES = [
 ]  # fmt: skip
 MODEL = [
     "termination_fn=eqr_torchrl.envs:never_terminates", "retrain_every=100", "world_model.num_cells=[32,32]",
-    "fit.optimizer.lr=1e-2", "fit.batch_size=64", "fit.max_epochs=60", "rollout.horizon=3",
-    "rollout.starts_per_step=20",
+    "fit.lr=1e-2", "fit.batch_size=64", "fit.num_steps=100", "rollout.horizon=3", "rollout.starts_per_step=20",
 ]  # fmt: skip
 
 

@@ -96,11 +96,13 @@ def test_the_parts_of_every_algorithm_build_and_fit_each_other(compose, algorith
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_the_paper_budget_is_the_papers_protocol(compose, algorithm):
-    cfg = compose(f"algorithm={algorithm}", "budget=paper", "env=dmc/cheetah-run")
+    published = ("fit=early_stopping", "world_model=published")
+    cfg = compose(f"algorithm={algorithm}", "budget=paper", "env=dmc/cheetah-run", *published)
     assert (cfg.env_steps, cfg.warmup_steps, cfg.retrain_every, cfg.utd_ratio) == (250_000, 5_000, 250, 10)
     assert (cfg.replay_capacity, cfg.batch_size, cfg.gamma, cfg.tau) == (100_000, 256, 0.99, 0.005)
     rollout, fit = cfg.rollout, cfg.fit
     assert (rollout.starts_per_step, rollout.horizon, rollout.retained_rounds) == (400, 5, 10)
+    assert not cfg.world_model.normalize_targets and fit.variance_weight == 0
     assert (fit.patience, fit.validation_fraction, fit.batch_size, fit.max_epochs) == (5, 0.2, 256, None)
     assert {"lr": fit.lr, "weight_decay": fit.weight_decay} == {"lr": 1e-3, "weight_decay": 5e-5}
     assert {key: value for key, value in cfg.optim.items() if key != "_target_"} == {

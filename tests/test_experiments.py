@@ -36,6 +36,9 @@ JOBS = {
     "ablation/target_samples": 10 * 4 * 3 * 2,
     "ablation/stratified_samples": 10 * 4 * 4 * 2,
     "sac/quantile": 5,
+    "exploration/mountain_car": 5,
+    "exploration/pendulum_swingup": 3,
+    "exploration/cartpole_swingup_sparse": 3,
 }
 
 

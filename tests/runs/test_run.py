@@ -101,6 +101,7 @@ def test_a_loss_that_is_not_finite_stops_at_once_and_other_numbers_do_not(tmp_pa
 
 
 def test_ctrl_c_stops_between_two_steps_and_says_how_to_resume(tmp_path):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     run, seen = make_run(tmp_path, checkpoint_every=1), []
     with pytest.raises(KeyboardInterrupt) as stopped, run:  # noqa: PT012
         for step in run.steps():
@@ -114,6 +115,7 @@ def test_ctrl_c_stops_between_two_steps_and_says_how_to_resume(tmp_path):
     assert read_status(tmp_path)["state"] == "interrupted"
     with pytest.raises(KeyboardInterrupt):  # the usual meaning is back
         signal.raise_signal(signal.SIGINT)
+    signal.signal(signal.SIGINT, before)
 
 
 def test_a_second_ctrl_c_stops_at_once_even_where_a_library_hides_it(tmp_path):
