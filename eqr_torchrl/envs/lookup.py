@@ -26,8 +26,8 @@ def import_by_name(name: str, default: Any = _REQUIRED) -> Any:
         'never_terminates'
     """
     module, _, attribute = name.partition(":") if ":" in name else name.rpartition(".")
-    if not module or not attribute:
-        raise ValueError(f"names must be of the form module:name: got {name!r}.")
+    if not attribute or not all(part.isidentifier() for part in module.split(".")):
+        raise ValueError(f"names must be of the form module:name, with a module and not a file: got {name!r}.")
     try:
         found = getattr(importlib.import_module(module), attribute, default)
     except ImportError as error:
