@@ -10,7 +10,7 @@ from eqr_torchrl.objectives import EpistemicQuantileLoss
 from eqr_torchrl.utility import CVaRUtility, EntropicUtility, MeanUtility, OptimisticUtility, QuantileUtility
 from eqr_torchrl.world_models import FixedStepsFit, GaussianEnsemble, WorldModel
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "CVaRUtility",
