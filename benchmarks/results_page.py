@@ -19,11 +19,11 @@ from eqr_torchrl.figures import COLOURS, LINES, saved_figure
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-#: Files of single studies from before runs.csv, on the published model and fit; the label keeps them apart from later runs.
+#: Files from before runs.csv, of runs with the published model and fit; the label distinguishes them from later runs.
 EARLIER = {"cheetah_run.csv": "eqr_sac (published fit)", "mountain_car.csv": "eqr_sac (published fit)"}
 WINDOW = 5  # evaluations in a trailing mean, as in published_means.csv
 RUN = ["env", "algorithm", "utility", "seed"]
-INFO = ["commit", "seconds", "hardware", "command"]
+INFO = ["commit", "seconds", "hardware", "command", "note"]
 NOTES = {
     "cheetah_run.csv": "`benchmarks/results/README.md`",
     "mountain_car.csv": "{doc}`mountain_car`",
@@ -33,14 +33,14 @@ HEAD = """% Written by benchmarks/results_page.py from benchmarks/results/*.csv.
 
 # Results
 
-Every task and algorithm that was run with this package, failed runs included. These are short runs on CPUs: the paper's benchmark of 250,000 steps,
-16 tasks and ten seeds has not been repeated.
+Every task and algorithm that was run with this package, failed runs included. These are short runs on CPUs: the paper's
+benchmark of 250,000 steps, 16 tasks and ten seeds has not been repeated.
 
-- **Figures.** Thin lines are seeds, each the trailing mean of five evaluations; the thick line is their mean, up to the last step that all of them reached.
-  Black dots with bars are the published means of ten seeds and their standard errors {cite:p}`luis2024value`, on settings that may differ
-  from ours ({doc}`deviations`).
-- **Tables.** "Last" is the mean of the last five evaluations of a run, "best" the best such mean. Returns are as the environment pays them, `reward_scale`
-  included: `-x0.5` in a name halves all rewards.
+- **Figures.** Thin lines are seeds, each the trailing mean of five evaluations; the thick line is their mean, up to the
+  last step that all of them reached. Black marks with bars are the published means of ten seeds with their standard
+  errors {cite:p}`luis2024value`, with settings that may differ from ours ({doc}`deviations`).
+- **Tables.** "Last" is the mean of the last five evaluations of a run, "best" the highest such mean. Returns are as the
+  environment pays them, `reward_scale` included: `-x0.5` in a name halves all rewards.
 - **Few seeds.** Two or three seeds show that something works, not how often ({doc}`../evaluating`).
 
 Rebuild this page with `python benchmarks/results_page.py`. The rows are in `benchmarks/results/`.
@@ -49,20 +49,28 @@ Rebuild this page with `python benchmarks/results_page.py`. The rows are in `ben
 
 def read_results(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Evaluations of all runs, and what is known of each run: commit, seconds, hardware, command."""
-    labelled = [f"{label}={folder / name}" for name, label in EARLIER.items()]
-    new = folder / "runs.csv"
-    evaluations = read_runs([*labelled, new] if new.is_file() else labelled)
-    info = pd.DataFrame(columns=[*RUN, *INFO])
-    if (folder / "runs_info.csv").is_file():
-        info = pd.read_csv(folder / "runs_info.csv", dtype=str, comment="#").fillna("")
-    return evaluations, info
+    earlier = read_runs([f"{label}={folder / name}" for name, label in EARLIER.items()])
+    earlier["file"] = earlier["file"].map(lambda file: Path(file).name)
+    text = dict.fromkeys([*RUN, *INFO], str)
+    runs, info = (
+        pd.read_csv(folder / name, dtype=text, keep_default_na=False) for name in ("runs.csv", "runs_info.csv")
+    )
+    latest = info.groupby(["env", "algorithm", "utility"])["commit"].transform("last")
+    older = set(info.loc[info["commit"] != latest, "commit"])
+    for table in (runs, info):  # the same setting at several commits
+        table["algorithm"] += table["commit"].map(lambda commit: f" ({commit[:7]})" if commit in older else "")
+    return pd.concat([earlier, runs.assign(file="runs.csv")], ignore_index=True), info
 
 
 def task_section(task: str, curves: pd.DataFrame, info: pd.DataFrame, source: dict[Any, str]) -> str:
     """Heading, figure, table of runs and commands of one task."""
-    lines = [f"\n## {task}\n", f"![Returns of all runs on {task} against environment steps]({figure_path(task).as_posix()})\n"]
+    lines = [
+        f"\n## {task}\n",
+        f"![Returns of all runs on {task} against environment steps]({figure_path(task).as_posix()})\n",
+    ]
     lines += ["| algorithm, utility | seed | steps | last | best | commit | minutes |", "|---|---|---|---|---|---|---|"]
     commands, notes, hardware = {}, set(), set()
+    notes_of_runs: list[str] = []
     for run, curve in curves.groupby(RUN, sort=True):
         _, algorithm, utility, seed = run
         found = info[(info[RUN].astype(str) == [str(part) for part in run]).all(axis=1)]
@@ -73,11 +81,14 @@ def task_section(task: str, curves: pd.DataFrame, info: pd.DataFrame, source: di
         commit = f"`{str(row['commit'])[:7]}`" if row["commit"] else "see below"
         steps = int(curve["env_steps"].max())
         lines.append(f"| {name} | {seed} | {steps:,} | {last:.1f} | {best:.1f} | {commit} | {minutes} |")
+        if row["note"]:
+            notes_of_runs.append(f"\nSeed {seed} of {name}: {row['note']}")
         if row["command"]:
             commands.setdefault(without_seed(str(row["command"])), None)
         else:
-            notes.add(NOTES.get(Path(source[run]).name, "`benchmarks/results/README.md`"))
+            notes.add(NOTES.get(source[run], "`benchmarks/results/README.md`"))
         hardware |= {str(row["hardware"])} - {""}
+    lines += notes_of_runs
     if notes:
         lines.append(f"\nCommit, command, hardware and time of the rows without them: {', '.join(sorted(notes))}.")
     if hardware:
@@ -125,11 +136,17 @@ def draw(task: str, curves: pd.DataFrame, published: pd.DataFrame, path: Path) -
         limit = curves["env_steps"].max()
         shown = published[(published["env"] == task) & (published["env_steps"] <= limit)]
         for i, ((algorithm, utility), group) in enumerate(shown.groupby(["algorithm", "utility"])):
-            style: dict[str, Any] = {"fmt": "os"[i % 2], "color": "black", "markersize": 3.5, "capsize": 2, "linewidth": 0.8}
+            style: dict[str, Any] = {
+                "fmt": "os"[i % 2],
+                "color": "black",
+                "markersize": 3.5,
+                "capsize": 2,
+                "linewidth": 0.8,
+            }
             panel.errorbar(
                 group["env_steps"], group["mean"], group["sem"], label=f"published {algorithm} {utility}", **style
             )
-        panel.set(xlabel="environment steps", ylabel="return", xlim=(0, None))
+        panel.set(xlabel="environment steps", ylabel="return", xlim=(0, 1.03 * limit))
         panel.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value else "0")
         figure.legend(loc="outside upper center", ncols=2)
 
@@ -138,7 +155,9 @@ def main() -> None:
     """Reads, draws and writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the CSV files (%(default)s)")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "reproduce", help="folder of the page (%(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "docs" / "reproduce", help="folder of the page (%(default)s)"
+    )
     args = parser.parse_args()
     evaluations, info = read_results(args.results)
     published = pd.read_csv(RESULTS / "published_means.csv", comment="#")
