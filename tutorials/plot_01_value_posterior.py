@@ -23,7 +23,7 @@ import torch
 from eqr_torchrl.functional import quantile_midpoints, quantile_projection, wasserstein_distance
 from eqr_torchrl.tabular import policy_values, sample_toy_parameter, toy_mdp, value_distribution_iteration
 
-BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"  # told apart by all common kinds of colour vision
+BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"  # distinct for all common kinds of colour vision
 plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
 generator = torch.Generator().manual_seed(0)
 

@@ -29,7 +29,7 @@ from eqr_torchrl.tabular import (
     toy_mdp,
 )
 
-COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00")  # told apart by all common kinds of colour vision
+COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00")  # distinct for all common kinds of colour vision
 plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
 generator = torch.Generator().manual_seed(0)
 policy = torch.zeros(4, dtype=torch.long)

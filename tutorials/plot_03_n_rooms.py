@@ -32,7 +32,7 @@ from eqr_torchrl.tabular import (
     psrl,
 )
 
-BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"  # told apart by all common kinds of colour vision
+BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"  # distinct for all common kinds of colour vision
 plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
 generator = torch.Generator().manual_seed(0)
 torch.manual_seed(0)

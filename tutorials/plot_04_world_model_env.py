@@ -24,7 +24,7 @@ from eqr_torchrl.data import make_replay_buffer
 from eqr_torchrl.envs import ModelBasedEnv, make_env, termination_for
 from eqr_torchrl.world_models import FixedStepsFit, GaussianEnsemble
 
-BLUE, ORANGE = "#0072B2", "#D55E00"  # told apart by all common kinds of colour vision
+BLUE, ORANGE = "#0072B2", "#D55E00"  # distinct for all common kinds of colour vision
 plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
 torch.manual_seed(0)
 

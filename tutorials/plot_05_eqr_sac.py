@@ -31,7 +31,7 @@ from eqr_torchrl.testing import toy_env
 from eqr_torchrl.utility import MeanUtility
 from eqr_torchrl.world_models import FixedStepsFit, GaussianEnsemble
 
-BLUE, ORANGE = "#0072B2", "#D55E00"  # told apart by all common kinds of colour vision
+BLUE, ORANGE = "#0072B2", "#D55E00"  # distinct for all common kinds of colour vision
 plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
 torch.manual_seed(0)
 torch.set_num_threads(1)  # small tensors

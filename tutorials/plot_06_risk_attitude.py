@@ -26,7 +26,7 @@ from eqr_torchrl.objectives import make_optimizer, make_update
 from eqr_torchrl.testing import toy_env
 from eqr_torchrl.utility import CVaRUtility, EntropicUtility, MeanUtility, OptimisticUtility, QuantileUtility
 
-COLOURS = ("#000000", "#D55E00", "#E69F00", "#0072B2", "#009E73")  # told apart by all common kinds of colour vision
+COLOURS = ("#000000", "#D55E00", "#E69F00", "#0072B2", "#009E73")  # distinct for all common kinds of colour vision
 plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
 torch.manual_seed(0)
 torch.set_num_threads(1)  # small tensors
