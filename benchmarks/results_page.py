@@ -6,6 +6,9 @@ Returns come from runs.csv (env, algorithm, utility, seed, env_steps, episode_re
 studies; commit, command, hardware and time from runs_info.csv. A run is on the page whether or not it learned.
 """
 
+# pyright: reportGeneralTypeIssues=false
+# The annotations of pandas are wider than what these calls return.
+
 from __future__ import annotations
 
 import argparse
