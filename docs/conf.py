@@ -90,6 +90,7 @@ nitpicky = True
 nitpick_ignore_regex = [("py:.*", r"(?!eqr_torchrl).*")]
 
 html_theme = "furo"
+pygments_dark_style = "github-dark"  # furo's own underlines module names, as if they were links
 html_title = "eqr_torchrl"
 html_static_path = ["_static"]
 html_css_files = ["eqr.css"]

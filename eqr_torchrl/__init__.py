@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eqr_torchrl import _versions as _versions  # first: it tells what does not fit before that fails deep inside
+from eqr_torchrl import _versions as _versions  # first: it reports incompatible versions before they fail obscurely
 from eqr_torchrl.data import EnsembleSuccessors, branched_rollout, make_model_buffer, make_replay_buffer
 from eqr_torchrl.envs import ModelBasedEnv, make_env
 from eqr_torchrl.modules import make_actor, make_critic
@@ -10,7 +10,7 @@ from eqr_torchrl.objectives import EpistemicQuantileLoss
 from eqr_torchrl.utility import CVaRUtility, EntropicUtility, MeanUtility, OptimisticUtility, QuantileUtility
 from eqr_torchrl.world_models import FixedStepsFit, GaussianEnsemble, WorldModel
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "CVaRUtility",

@@ -1,4 +1,4 @@
-"""Tells in one line that the installed TorchRL and TensorDict do not fit, before anything fails deep inside them."""
+"""Reports incompatible versions of TorchRL and TensorDict before they cause an obscure error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from packaging.requirements import Requirement
 
 
 def check_versions() -> None:
-    """Holds the installed ``tensordict`` against what the installed ``torchrl`` asks for.
+    """Checks the installed ``tensordict`` against the requirement of the installed ``torchrl``.
 
     Raises:
         ImportError: if it is another version; the message names both.

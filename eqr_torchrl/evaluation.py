@@ -1,4 +1,4 @@
-"""Returns of a policy in an environment, measured without leaving a trace in training."""
+"""Returns of a policy in an environment, measured without changing the state of training."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def evaluate(
 
     Actions are the policy's deterministic ones (for a tanh-normal policy the tanh of the mean, as in the paper).
     Train and eval modes, running statistics of ``VecNorm`` transforms, and the global random states of torch (CPU
-    and CUDA), numpy and Python are put back at the end, also after an error. Pass an environment of its own: the one
-    that collects data would lose its place.
+    and CUDA), numpy and Python are restored at the end, also after an error. Pass a separate environment: the one that
+    collects data would lose its episode.
 
     Args:
         env: one environment: batch size ``[]`` or ``[1]``.

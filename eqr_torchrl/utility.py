@@ -1,8 +1,8 @@
-"""Utilities: what the policy wants of the distribution over values.
+"""Utilities: what the policy maximises of the distribution over values.
 
 Each maps the quantiles of the posterior over values, shape ``[..., N]``, to the scalar that the actor ascends, shape
 ``[...]``. All are differentiable and do not depend on the order of the quantiles, so crossing quantiles do no harm.
-Any other module with that contract can take their place; a module with trainable parameters is trained with the policy.
+Any other module of this form can replace them; a module with trainable parameters is trained with the policy.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def report_settings(runs: pd.DataFrame) -> None:
 
 
 def report_short_runs(curves: pd.DataFrame, scores: pd.DataFrame) -> None:
-    """Prints which run decides the step of a comparison, where others go on for longer."""
+    """Prints which run decides the step of a comparison, where others are longer."""
     ends = curves.merge(scores[[*GROUP, "seed"]]).groupby([*GROUP, "seed"], as_index=False)["env_steps"].max()
     for env, runs in ends.groupby("env"):
         first, last = runs.loc[runs["env_steps"].idxmin()], runs["env_steps"].max()
@@ -193,7 +193,7 @@ def main() -> None:
         print(f"\nLeft out of the aggregates (no --range, or not every algorithm was run): {', '.join(left_out)}")
     if used:
         aggregates, improvements = aggregate_table(normalised), improvement_table(normalised)
-        if unit == "return":  # nothing says which return is optimal
+        if unit == "return":  # the optimal return is unknown
             aggregates = aggregates[aggregates["metric"] != "optimality gap"]
         aggregates.to_csv(args.out / "aggregates.csv", index=False)
         improvements.to_csv(args.out / "improvement.csv", index=False)

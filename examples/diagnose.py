@@ -1,4 +1,4 @@
-"""What a trained agent believes, against what its models say and what really comes: figures and numbers.
+"""Compares a trained agent's values with its models and with real episodes: figures and numbers.
 
     python examples/diagnose.py runs/eqr_sac-Pendulum-v1-seed0
     python examples/diagnose.py runs/.../checkpoints/step_000005000.pt --states 4 --episodes 20

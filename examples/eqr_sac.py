@@ -1,8 +1,8 @@
 """EQR-SAC and its model-based relatives: Algorithm 2 of Luis et al. (2024), https://arxiv.org/abs/2308.06590.
 
 python examples/eqr_sac.py                                          # Pendulum-v1, a few minutes on two cores
-python examples/eqr_sac.py env=dmc/cheetah-run budget=paper         # the paper's protocol
-python examples/eqr_sac.py utility=optimistic algorithm=qr_mbpo     # another attitude, another algorithm
+python examples/eqr_sac.py env=dmc/cheetah-run budget=paper         # steps and updates of the paper
+python examples/eqr_sac.py utility=optimistic algorithm=qr_mbpo     # another utility, another algorithm
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main(cfg: DictConfig) -> float | None:
     actor = instantiate(cfg.actor, env).to(cfg.device)
     critics = [instantiate(cfg.critic, env).to(cfg.device) for _ in range(cfg.loss.num_qvalue_nets)]
     world_model = instantiate(cfg.world_model, env).to(cfg.device)  # posterior over MDPs
-    fit = instantiate(cfg.fit, world_model)  # maximum likelihood, early stopping for each member
+    fit = instantiate(cfg.fit, world_model)  # maximum likelihood
     imagine = instantiate(cfg.rollout, world_model, env)  # rollouts of T steps in each member
     env.append_transform(TerminationGuard(imagine.termination_fn, env.env_name))
     print(check_memory("D", cfg.replay_capacity, env.fake_tensordict().select(*TRANSITION_KEYS)))
@@ -68,7 +68,7 @@ def main(cfg: DictConfig) -> float | None:
         auto_register_policy_transforms=False,
     )
 
-    # What lies between two steps is recorded: delete every line with `run`, and this still learns
+    # `run` records between two steps; without its lines this still learns
     transitions = run.watch(collector)
     run.keep(
         env=env, policy=actor, loss=loss, optimizer=optimizer, world_model=world_model, fit=fit,

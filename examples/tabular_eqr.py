@@ -1,4 +1,4 @@
-"""The tabular studies of Luis et al. (2024), https://arxiv.org/abs/2308.06590, whose truth can be computed.
+"""The tabular studies of Luis et al. (2024), https://arxiv.org/abs/2308.06590, where exact solutions can be computed.
 
 python examples/tabular_eqr.py                        # experiment=toy: Figures 2 and 5
 python examples/tabular_eqr.py experiment=nroom       # Figure 6

@@ -23,7 +23,7 @@ import torch
 from eqr_torchrl.functional import quantile_midpoints, quantile_projection, wasserstein_distance
 from eqr_torchrl.tabular import policy_values, sample_toy_parameter, toy_mdp, value_distribution_iteration
 
-BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"  # told apart by all common kinds of colour vision
+BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"  # distinct for all common kinds of colour vision
 plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
 generator = torch.Generator().manual_seed(0)
 
@@ -47,8 +47,8 @@ right.hist(values, bins=60, density=True, color=ORANGE)
 right.set(xlabel="value of $s_0$", title="posterior over values", xlim=(-1, 1))
 
 # %%
-# The map from MDP to value bends, so a symmetric posterior over MDPs becomes a skewed one over values, and the value
-# of the average MDP is not the average value.
+# The map from MDP to value is nonlinear, so a symmetric posterior over MDPs becomes a skewed one over values, and the
+# value of the average MDP is not the average value.
 
 of_average = policy_values(toy_mdp(0.9, x.mean()), policy)[0]
 print(f"average value {values.mean():.3f}, value of the average MDP {of_average:.3f}")
@@ -57,9 +57,9 @@ print(f"average value {values.mean():.3f}, value of the average MDP {of_average:
 # Values are not returns
 # ----------------------
 #
-# A return is one noisy episode. In the single MDP with :math:`X = 0.4`, returns scatter widely though there is
-# nothing left to learn. The value distribution has averaged that scatter out: what remains shrinks when :math:`X`
-# gets better known.
+# A return is one noisy episode. In the single MDP with :math:`X = 0.4`, returns vary widely though
+# nothing is unknown. The value distribution averages this variation out: the rest shrinks as :math:`X` becomes better
+# known.
 
 
 def sample_returns(x: torch.Tensor, beta: float = 0.9, gamma: float = 0.99, horizon: int = 200) -> torch.Tensor:
@@ -87,12 +87,12 @@ for axis, data, title, colour in zip(
     axis.set(title=title, xlabel="return" if colour == GREEN else "value of $s_0$", yticks=[])
 
 # %%
-# Without solving anything
-# ------------------------
+# Without solving MDPs
+# --------------------
 #
 # Solving every MDP works for four states. The Bellman operator of value distributions works with quantiles of the
 # next states' values instead: for each drawn MDP it forms :math:`r + \gamma \sum_{s'} p(s'|s)\, q_j(s')`, and it
-# keeps the quantiles of what comes out. Repeated, it converges from any start.
+# keeps the quantiles of the result. Repeated, it converges from any start.
 
 num_quantiles = 20
 levels = quantile_midpoints(num_quantiles)

@@ -29,7 +29,7 @@ from eqr_torchrl.tabular import (
     toy_mdp,
 )
 
-COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00")  # told apart by all common kinds of colour vision
+COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00")  # distinct for all common kinds of colour vision
 plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
 generator = torch.Generator().manual_seed(0)
 policy = torch.zeros(4, dtype=torch.long)
@@ -89,7 +89,7 @@ figure, axis = plt.subplots(figsize=(5.2, 2.9), layout="constrained")
 axis.plot(estimate.history_iterations, estimate.history[:, 0], color=COLOURS[0], lw=0.7)
 axis.hlines(truth, 0, num_iterations, color=COLOURS[4], ls="--", lw=0.8)
 axis.set(xlabel="iteration (one sampled MDP each)", ylabel="quantiles of $V(s_0)$")
-axis.plot([], [], color=COLOURS[0], label="learnt")
+axis.plot([], [], color=COLOURS[0], label="learned")
 axis.plot([], [], color=COLOURS[4], ls="--", label="true")
 axis.legend(loc="lower right", ncols=2)
 
@@ -97,7 +97,8 @@ axis.legend(loc="lower right", ncols=2)
 # Step size
 # ---------
 #
-# A large step arrives early and stays noisy; a small one is quiet and late. A decaying step does both.
+# A large step converges fast and stays noisy; a small one is slow and less noisy. A decaying step is fast and
+# accurate.
 
 figure, axis = plt.subplots(figsize=(5.2, 2.7), layout="constrained")
 for (label, steps), colour in zip(

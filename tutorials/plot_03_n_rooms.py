@@ -32,7 +32,7 @@ from eqr_torchrl.tabular import (
     psrl,
 )
 
-BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"  # told apart by all common kinds of colour vision
+BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"  # distinct for all common kinds of colour vision
 plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
 generator = torch.Generator().manual_seed(0)
 torch.manual_seed(0)
@@ -57,9 +57,9 @@ figure.colorbar(image, ax=axis, label="discounted return")
 # ------------------
 #
 # PSRL draws an MDP, follows its optimal policy for an episode, and updates the posterior. Where nothing is known,
-# some draws promise a lot, so the agent goes there; where enough is known, no draw does. Four independent agents in
-# rooms of three by three. At first every draw promises a prize around the next corner, so hundreds of episodes go by
-# before the layout is known well enough; then the regret falls.
+# some draws have high rewards, so the agent goes there; where enough is known, none do. Four independent agents in
+# rooms of three by three. At first every draw has a reward nearby, so it takes hundreds of episodes until
+# the layout is known well enough; then the regret falls.
 
 runs = NRoom(room_size=3, left_prize_ends_episode=True, batch_size=(4,))
 prior = nroom_prior(room_size=3)
@@ -74,7 +74,7 @@ axis.set(xlabel="episode", ylabel="regret per episode", ylim=(0, None))
 # What the policy might be worth
 # ------------------------------
 #
-# Now fix the optimal policy and ask what a posterior *says* about its value after 1, 10 and 100 of its episodes. The
+# Now fix the optimal policy, and find the posterior of its value after 1, 10 and 100 of its episodes. The
 # truth of each posterior: draw MDPs, solve them. EQR: 100 quantiles, one sampled MDP an iteration. (The paper takes
 # 10,000 iterations; a fifth of that is enough to see it.)
 
@@ -123,7 +123,7 @@ axes[0, 0].legend(fontsize=6.5, loc="upper left", handlelength=1.2)
 # %%
 # After one episode the posterior allows almost anything: prior rewards in unknown rooms may be worth ten. After a
 # hundred the policy's own path is known, and the value is known with it, though most of the grid has never been seen.
-# Data on the policy's path is all that its value needs.
+# Its value depends only on the policy's path.
 #
 # The remaining error has two parts: the truth is a finite sample here, and moves between cells form cycles, for which
 # the operator is an approximation.
@@ -131,7 +131,7 @@ axes[0, 0].legend(fontsize=6.5, loc="upper left", handlelength=1.2)
 # Conclusion
 # ----------
 #
-# The same three pieces carry to continuous tasks: a posterior over dynamics, a policy, and quantiles of the value.
+# The same three parts serve continuous tasks: a posterior over dynamics, a policy, and quantiles of the value.
 # There the posterior becomes an ensemble of networks, which is the next tutorial.
 #
 # Further reading: :cite:t:`osband2013more`; :func:`~eqr_torchrl.tabular.psrl`; :doc:`/reproduce/tabular`.

@@ -13,8 +13,8 @@ A world model as an environment
 # Real data
 # ---------
 #
-# Gymnasium's pendulum, 1000 steps of a random policy. Random pushes hardly lift the pendulum: the data say much about
-# hanging and nothing about standing.
+# Gymnasium's pendulum, 1000 steps of a random policy. Random pushes hardly lift the pendulum: the data cover
+# hanging and not standing.
 
 import matplotlib.pyplot as plt
 import torch
@@ -24,7 +24,7 @@ from eqr_torchrl.data import make_replay_buffer
 from eqr_torchrl.envs import ModelBasedEnv, make_env, termination_for
 from eqr_torchrl.world_models import FixedStepsFit, GaussianEnsemble
 
-BLUE, ORANGE = "#0072B2", "#D55E00"  # told apart by all common kinds of colour vision
+BLUE, ORANGE = "#0072B2", "#D55E00"  # distinct for all common kinds of colour vision
 plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
 torch.manual_seed(0)
 
@@ -38,7 +38,7 @@ print(len(replay), "transitions; angle cosine, sine, speed:", env.observation_sp
 # -------------------------
 #
 # Five networks predict the change of the observation and the reward, each with its own initial weights, its own
-# bootstrap sample, and its own early stopping. They train as one batched network.
+# bootstrap sample. They train as one batched network.
 
 world_model = GaussianEnsemble(3, 1, num_members=5, num_cells=(100, 100))
 report = FixedStepsFit(world_model, num_steps=400)(replay[:])
@@ -48,8 +48,8 @@ print({name: value for name, value in report.items() if not isinstance(value, li
 # An environment
 # --------------
 #
-# The environment needs to know when an episode ends, since there is no simulator to ask. The pendulum never does. Row
-# ``m`` acts in member ``m``; the batch size is ``[M, rows]``. It passes TorchRL's own check.
+# The environment needs a rule for the end of an episode, since it has no simulator. Pendulum episodes never terminate.
+# Row ``m`` acts in member ``m``; the batch size is ``[M, rows]``. It passes TorchRL's own check.
 
 starts = replay[:]["observation"]
 model_env = ModelBasedEnv(world_model, env, termination_fn=termination_for(env), start_states=starts)
@@ -60,9 +60,9 @@ print(model_env.rollout(10)["next", "reward"].shape, "members, rows, steps, 1")
 # Same start, same actions
 # ------------------------
 #
-# A real episode, and each member's idea of it: the first state is real, the actions are the real ones, everything
-# else is imagined. The members agree for as long as they know what they are doing. (The model's noise is off here, to
-# see the members alone.)
+# A real episode, and the prediction of each member: the first state and the actions are real, everything else is
+# imagined. Members that agree at first diverge as their errors compound, and some leave the real episode by far, even
+# on actions as in the data. (The model's noise is off here, to show the members alone.)
 
 
 def imagine(trajectory):
@@ -95,8 +95,8 @@ axes[0].plot([], [], color="black", label="real")
 axes[0].legend(loc="upper left")
 
 # %%
-# Where it does not know
-# ----------------------
+# Where there are no data
+# -----------------------
 #
 # The spread between the members' mean predictions is the epistemic part of the uncertainty; each member's own
 # standard deviation is the aleatoric part. The pendulum is deterministic, so all of it should be epistemic, and large

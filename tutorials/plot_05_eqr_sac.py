@@ -14,8 +14,8 @@ EQR-SAC from its parts
 # The task
 # --------
 #
-# A point in the plane that is pulled home slowly by itself and can be pushed; the reward is minus its squared
-# distance. Doing nothing is not terrible, pushing home is better. An episode has 20 steps.
+# A point in the plane that drifts slowly to the origin and can be pushed; the reward is minus its squared
+# distance. Doing nothing is acceptable, pushing to the origin is better. An episode has 20 steps.
 
 import matplotlib.pyplot as plt
 import torch
@@ -31,7 +31,7 @@ from eqr_torchrl.testing import toy_env
 from eqr_torchrl.utility import MeanUtility
 from eqr_torchrl.world_models import FixedStepsFit, GaussianEnsemble
 
-BLUE, ORANGE = "#0072B2", "#D55E00"  # told apart by all common kinds of colour vision
+BLUE, ORANGE = "#0072B2", "#D55E00"  # distinct for all common kinds of colour vision
 plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
 torch.manual_seed(0)
 torch.set_num_threads(1)  # small tensors
@@ -43,8 +43,7 @@ env, eval_env = (toy_env(2, 2, noise=0.02, max_steps=20) for _ in range(2))
 # ---------
 #
 # Policy and critic; the posterior over MDPs and its imagined environment; the two buffers; the successors that the
-# targets average over; the loss. The utility is the one line that says how the policy feels about what it does not
-# know.
+# targets average over; the loss. The utility sets the policy's attitude to what it does not know.
 
 actor = make_actor(env, num_cells=(32, 32))
 critic = make_critic(env, num_quantiles=15, num_cells=(64, 64))
@@ -84,9 +83,9 @@ print(f"return {history['return'][0]:.1f} -> {history['return'][-1]:.1f}")
 # What happened
 # -------------
 #
-# For the first hundred steps the values are guesses, and the policy follows them away from home. Then returns rise to
-# about what pushing home at full force earns from the same starts, and the epistemic spread of the values falls as the
-# members come to agree. The transition noise is still there; the critic has averaged it out.
+# For the first hundred steps the values are guesses, and the policy follows them away from the origin. Then returns
+# rise to about those of pushing to the origin at full force from the same starts, and the epistemic spread of the
+# values falls as the members come to agree. The transition noise is still there; the critic has averaged it out.
 
 
 def push_home(tensordict):
@@ -118,8 +117,8 @@ right.set(xlabel="environment steps", ylabel="epistemic std of the value")
 # The value posterior
 # -------------------
 #
-# The critic's quantiles at three states, for the policy's own action: further from home the value is lower, and less
-# certain.
+# The critic's quantiles at three states, for the policy's own action: further from the origin the value is lower, and
+# less certain.
 
 states = torch.tensor([[0.0, 0.0], [1.0, 0.0], [2.0, 1.0]])
 with torch.no_grad():

@@ -12,7 +12,7 @@ Risk attitude in one line
 # Five numbers for one distribution
 # ---------------------------------
 #
-# A skewed value distribution, and what each utility says it is worth. Each is differentiable in the quantiles, so a
+# A skewed value distribution, and its value under each utility. Each is differentiable in the quantiles, so a
 # policy can ascend any of them.
 
 import matplotlib.pyplot as plt
@@ -26,7 +26,7 @@ from eqr_torchrl.objectives import make_optimizer, make_update
 from eqr_torchrl.testing import toy_env
 from eqr_torchrl.utility import CVaRUtility, EntropicUtility, MeanUtility, OptimisticUtility, QuantileUtility
 
-COLOURS = ("#000000", "#D55E00", "#E69F00", "#0072B2", "#009E73")  # told apart by all common kinds of colour vision
+COLOURS = ("#000000", "#D55E00", "#E69F00", "#0072B2", "#009E73")  # distinct for all common kinds of colour vision
 plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
 torch.manual_seed(0)
 torch.set_num_threads(1)  # small tensors
@@ -51,7 +51,7 @@ axis.legend(loc="upper left")
 # -----------------
 #
 # A road whose grip nobody knows. Driving faster earns more, up to the grip; beyond it the car slides, and every bit
-# of speed costs four times what it would have earned. Nine members of the posterior believe in nine grips. Rewards
+# of speed costs four times what it would have earned. Nine members of the posterior have nine grips. Rewards
 # are also noisy, the same in every member: noise that no driver can avoid.
 
 
@@ -112,21 +112,21 @@ utilities["entropic"] = EntropicUtility(2.0)  # its coefficient has inverse unit
 drivers = {name: train(utility) for name, utility in utilities.items()}
 
 # %%
-# Who drives how
-# --------------
+# The chosen speeds
+# -----------------
 #
-# Grey: the nine members' rewards. Blue shade: the quantiles that the critic has learnt, which follow the members and
+# Grey: the nine members' rewards. Blue shade: the quantiles that the critic has learned, which follow the members and
 # not the noise. Lines: the chosen speeds.
 
 actions = torch.linspace(-1, 1, 101).unsqueeze(-1)
 with torch.no_grad():
-    learnt = drivers["mean"][1](TensorDict({"observation": torch.zeros(101, 1), "action": actions}, [101]))
-    learnt = learnt["state_action_value"].sort(-1).values
+    learned = drivers["mean"][1](TensorDict({"observation": torch.zeros(101, 1), "action": actions}, [101]))
+    learned = learned["state_action_value"].sort(-1).values
     rewards = world_model.reward(actions.expand(9, -1, -1)).squeeze(-1)
 speeds = ((actions + 1) / 2).squeeze(-1)
 
 figure, axis = plt.subplots(figsize=(6.0, 3.4), layout="constrained")
-axis.fill_between(speeds, learnt[:, 1], learnt[:, -2], color="#56B4E9", alpha=0.35, lw=0, label="learnt quantiles")
+axis.fill_between(speeds, learned[:, 1], learned[:, -2], color="#56B4E9", alpha=0.35, lw=0, label="learned quantiles")
 axis.plot(speeds, rewards.T, color="0.55", lw=0.7)
 for (name, (actor, _)), colour in zip(drivers.items(), COLOURS, strict=True):
     with torch.no_grad():
@@ -134,14 +134,14 @@ for (name, (actor, _)), colour in zip(drivers.items(), COLOURS, strict=True):
     speed = float((chosen + 1) / 2)
     axis.axvline(speed, color=colour, lw=1.6, label=f"{name}: {speed:.2f}")
 axis.set(xlabel="speed", ylabel="reward", xlim=(0, 1), ylim=(-1.6, 1.0))
-axis.legend(loc="lower left", fontsize=8)
+figure.legend(loc="outside upper center", ncols=3, fontsize=8)
 
 # %%
 # Conclusion
 # ----------
 #
-# The averse drivers stay below the lowest grip that they believe possible, the neutral one risks a little, the
-# seekers find out. All of them saw the same data, and none was misled by the noise. On the command line the same line
+# The averse drivers stay below the lowest possible grip, the neutral one risks a little, the seekers drive
+# faster. All of them saw the same data, and none was misled by the noise. On the command line the same line
 # is ``utility=cvar``.
 #
 # Further reading: :doc:`/concepts/utilities`, :doc:`/how_to/write_a_utility`.

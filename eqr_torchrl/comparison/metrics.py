@@ -157,7 +157,7 @@ def stratified_bootstrap(
     Runs are the random sample; the tasks are fixed by the benchmark (Sec. 4.1 of Agarwal et al. (2021),
     `arXiv:2108.13264 <https://arxiv.org/abs/2108.13264>`_). The authors' code had the axes swapped and resampled
     tasks, which is why the paper's intervals are wider than those found here. A task with one run adds no width: its
-    spread cannot be seen.
+    variance is unknown.
 
     Args:
         metric: one of the functions of this module, or any that accepts leading dimensions likewise.

@@ -47,15 +47,15 @@ def make_model_buffer(
     """First-in, first-out buffer of imagined transitions.
 
     Its capacity follows from the retained rollouts: :attr:`BranchedRollouts.capacity`. Memory is allocated with the
-    first row; :func:`check_memory` reports the total beforehand. Rows hold what is put in and nothing else: a
+    first row; :func:`check_memory` reports the total beforehand. Rows hold only what is added: a
     ``TensorDictReplayBuffer`` would add an index of 8 bytes to each.
 
     Args:
         capacity: number of transitions kept.
         batch_size: size of a sampled batch, ``B``.
         dtype: floating type in which the transitions are stored, for less memory (``torch.float16`` or
-            ``torch.bfloat16``, or their names); batches come back in float32. What is too
-            large for it is stored as its largest number, 65504 for float16. Defaults to float32.
+            ``torch.bfloat16``, or their names); batches come back in float32. Values too large for it are stored as its
+            largest number (65504 for float16). Defaults to float32.
         device: device of the storage. Defaults to the CPU.
 
     Returns:
@@ -103,10 +103,10 @@ def check_memory(
     dtype: torch.dtype | str | None = None,
     device: torch.device | str | None = None,
 ) -> str:
-    """Reports how much memory a buffer will use, and refuses more than the machine has, before any is allocated.
+    """Reports how much memory a buffer will use, and raises an error if the machine has less, before any is allocated.
 
     Args:
-        name: what the buffer is called.
+        name: name of the buffer in the message.
         capacity: number of transitions kept.
         transition: one transition with the stored keys, batch size ``[]``.
         dtype: floating type of the storage, or its name. Defaults to the types of ``transition``.
@@ -165,7 +165,7 @@ class _StoredAs(Transform):
 
 
 class _FiniteRows(Transform):
-    """Lets only rows whose floating-point entries are all finite into the storage."""
+    """Stores only rows whose floating-point entries are all finite."""
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase | None:  # pyright: ignore[reportIncompatibleMethodOverride]
         finite = [value.isfinite() for value in tensordict.values(True, True) if value.is_floating_point()]

@@ -15,8 +15,8 @@ from eqr_torchrl.data.buffers import make_model_buffer
 class MemberReplayBuffers:
     """A replay buffer for each of ``M`` members, and one of states from rollouts that belong to no member.
 
-    It stands where a model buffer does: :func:`~eqr_torchrl.data.branched_rollout` extends it, and what it samples is
-    the batch of :class:`~eqr_torchrl.objectives.MemberwiseSACLoss`. Rows are told apart by their key ``"member"``:
+    It replaces a model buffer: :func:`~eqr_torchrl.data.branched_rollout` extends it, and what it samples is
+    the batch of :class:`~eqr_torchrl.objectives.MemberwiseSACLoss`. The key ``"member"`` of a row selects the buffer:
     ``0`` to ``M - 1`` go to the buffer of that member, and of those with ``-1`` the ``observation`` goes to the states.
 
     Args:
@@ -25,7 +25,7 @@ class MemberReplayBuffers:
 
     Raises:
         ValueError: if there is no member.
-        RuntimeError: in ``extend``, if rows have no ``"member"`` or one that is not there; in ``sample``, if a buffer
+        RuntimeError: in ``extend``, if rows have no ``"member"`` or an unknown one; in ``sample``, if a buffer
             is empty.
 
     Examples:
@@ -93,7 +93,7 @@ class MemberReplayBuffers:
         return {name: buffer.state_dict() for name, buffer in self.state_parts.items()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Puts back what :meth:`state_dict` gave."""
+        """Restores the state from :meth:`state_dict`."""
         for name, buffer in self.state_parts.items():
             buffer.load_state_dict(state_dict[name])
 

@@ -1,4 +1,4 @@
-"""Imagined transitions, branched off the states that were really visited."""
+"""Imagined transitions, branched off real states."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def branched_rollout(
         policy: writes ``action``; sampled, not its mode.
         states: real states, in environment units, shape ``[n, S]``.
         model_buffer: where the transitions go.
-        num_starts: start states of each member. In ``"resampled"`` mode rows are not bound to a member, and the total
+        num_starts: start states of each member. In ``"resampled"`` mode rows do not belong to a member, and the total
             of ``M * num_starts`` rows counts.
         horizon: steps of each rollout, ``T``.
         keys: what to store. A loss that draws its own successors reads ``("observation", "action")`` alone, which is

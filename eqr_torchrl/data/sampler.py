@@ -1,4 +1,4 @@
-"""Draws rows of a buffer without a read of their number by the CPU, as a CUDA graph needs it."""
+"""Draws rows of a buffer without reading their number on the CPU, as a CUDA graph requires."""
 
 from __future__ import annotations
 

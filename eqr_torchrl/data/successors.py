@@ -1,4 +1,4 @@
-"""What may come next, according to every member of the posterior."""
+"""Next states from every member of the posterior."""
 
 from __future__ import annotations
 

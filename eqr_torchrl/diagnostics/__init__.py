@@ -1,4 +1,4 @@
-"""Diagnostics of a trained agent: what its models, its critic and the real environment say about the same states."""
+"""Diagnostics of a trained agent: its models and its critic compared with the real environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a value posterior honest? Coverage of its intervals, and the ranks of the truth in it."""
+"""Calibration of a value posterior: coverage of its intervals, and ranks of the truth in it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def probability_integral_transform(quantiles: ArrayLike, truth: ArrayLike) -> Fl
 
     Args:
         quantiles: predicted quantiles in any order, shape ``[..., N]``.
-        truth: what came, in the same units, shape ``[...]``.
+        truth: observed values, in the same units, shape ``[...]``.
 
     Returns:
         Values in [0, 1], multiples of 1/2N, shape ``[...]``.
@@ -41,7 +41,7 @@ def central_interval_coverage(quantiles: ArrayLike, truth: ArrayLike, probabilit
 
     Args:
         quantiles: predicted quantiles in any order, shape ``[..., N]``.
-        truth: what came, in the same units, shape ``[...]``.
+        truth: observed values, in the same units, shape ``[...]``.
         probabilities: nominal probabilities in [0, 1], shape ``[P]``.
 
     Returns:
@@ -68,7 +68,7 @@ def calibration_error(quantiles: ArrayLike, truth: ArrayLike) -> float:
 
     Args:
         quantiles: predicted quantiles in any order, shape ``[..., N]``.
-        truth: what came, in the same units, shape ``[...]``.
+        truth: observed values, in the same units, shape ``[...]``.
 
     Returns:
         Distance in [0, 1]: 0 for a calibrated posterior, up to the resolution 1/N and the noise of finite data.

@@ -1,4 +1,4 @@
-"""What the critic says: its value posterior at given states and over a plane of states."""
+"""The critic's value posterior at given states and over a plane of states."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from eqr_torchrl.evaluation import evaluation_mode
 
 
 class RolloutDrift(NamedTuple):
-    """How imagined rollouts leave real ones; see :func:`rollout_drift`."""
+    """How imagined rollouts diverge from real ones; see :func:`rollout_drift`."""
 
     error: Tensor
     epistemic: Tensor
@@ -29,8 +29,8 @@ def rollout_drift(
 
     Each member imagines every trajectory ``num_particles`` times. The spread of particles within a member is aleatoric;
     the spread of the members' means, less what the finite number of particles contributes, is epistemic. A useful
-    model has an error of about the root of their sum. Imagined rollouts go on where the termination function would end
-    them.
+    model has an error of about the root of their sum. Imagined rollouts continue where the termination function would
+    end them.
 
     Args:
         model_env: the world model as an environment, M members.

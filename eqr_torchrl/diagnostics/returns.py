@@ -1,4 +1,4 @@
-"""Returns of a policy from given states on: in the real environment, and in each member of the world model."""
+"""Returns of a policy from given states: in the real environment, and in each member of the world model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from eqr_torchrl.evaluation import evaluation_mode, isolated_rng
 
 
 class Episodes(NamedTuple):
-    """Real episodes, with what their rewards were worth; see :func:`sample_episodes`."""
+    """Real episodes and their discounted returns; see :func:`sample_episodes`."""
 
     transitions: list[TensorDictBase]
     returns: list[Tensor]

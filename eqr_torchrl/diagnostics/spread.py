@@ -1,4 +1,4 @@
-"""Is the critic's spread honest? Its ratio to the spread of the values in the members, and what to do about it."""
+"""The critic's spread relative to that of the values in the members, and what to do about it."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ def value_spread(
     Returns:
         ``horizon`` and ``memberwise`` as given; ``left_out``, the mean weight of what comes after the horizon, in
         [0, 1]; ``critic_std`` and ``member_std``, the standard deviations over the atoms and over the members (not
-        unbiased, since the members are all there are), root mean square over the states, in units of return, and their
-        ``ratio``; ``error``, the root mean square distance of the critic from the members' values, in units of return:
-        member by member if ``memberwise``, of the means otherwise, and divided by ``1 - left_out``, because only the
-        steps before the horizon show it.
+        unbiased, since the members are the whole posterior), root mean square over the states, in units of return, and
+        their ``ratio``; ``error``, the root mean square distance of the critic from the members' values, in units of
+        return: member by member if ``memberwise``, of the means otherwise, and divided by ``1 - left_out``, because
+        only the steps before the horizon show it.
 
     Raises:
         ValueError: if ``memberwise`` and the critic does not have M atoms, or a number is out of its range.

@@ -67,7 +67,7 @@ def _without_time_limit(env: Any) -> Any:
 
 
 def _check_limit(env: EnvBase, max_episode_steps: int | None) -> None:
-    """A TorchRL environment keeps its own time limit, so that a higher one would have no effect."""
+    """A TorchRL environment keeps its own time limit, so a higher one would have no effect."""
     base = env
     while isinstance(base, TransformedEnv):
         base = base.base_env

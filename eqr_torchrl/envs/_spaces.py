@@ -1,4 +1,4 @@
-"""What the library can act in: vectors of numbers, and finite boxes of actions. Everything else is one sentence."""
+"""Supported spaces: vectors of numbers, and finite boxes of actions. Others are reported in one sentence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchrl.envs import EnvBase
 
 
 def check_gym_spaces(env: Any, name: str) -> None:
-    """Refuses what no wrapper should even allocate: images, dictionaries, discrete actions."""
+    """Rejects spaces before any wrapper allocates for them: images, dictionaries, discrete actions."""
     from gymnasium import spaces
 
     seen, act = env.observation_space, env.action_space

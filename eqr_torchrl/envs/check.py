@@ -1,4 +1,4 @@
-"""The command ``python -m eqr_torchrl.envs.check NAME``: does this environment fit, and if not, what to change."""
+"""The command ``python -m eqr_torchrl.envs.check NAME``: reports whether an environment fits, and what to change."""
 
 from __future__ import annotations
 

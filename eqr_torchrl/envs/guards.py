@@ -18,9 +18,9 @@ class NonFiniteGuard(Transform):
 
     If the next observation or the reward is NaN or infinite (a physics error, an overflow), a warning names the
     environment, the step is marked ``truncated``, its observation is replaced by the last finite one, and its reward is
-    NaN: nothing is known about this transition, and :func:`~eqr_torchrl.data.make_replay_buffer` leaves it out. A run
-    of days thus survives one bad contact. A non-finite *action* means that learning has diverged: that is an error,
-    raised before the simulator is stepped.
+    NaN: nothing is known about this transition, and :func:`~eqr_torchrl.data.make_replay_buffer` leaves it out. A
+    single failure of the simulator does not end a long run. A non-finite *action* means that learning has diverged: an
+    error, raised before the simulator is stepped.
 
     Args:
         env_name: named in the messages.

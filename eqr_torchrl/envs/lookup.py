@@ -1,4 +1,4 @@
-"""Finds what a configuration or a command line names as ``"module:name"``."""
+"""Imports what a configuration or a command line names as ``"module:name"``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def import_by_name(name: str, default: Any = _REQUIRED) -> Any:
     """Imports a function or class of the user's own.
 
     Args:
-        name: ``"package.module:name"``; a dot may stand for the colon.
+        name: ``"package.module:name"``; a dot may replace the colon.
         default: returned if the module has no such name, as for :func:`getattr`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Real environments by name, or the user's own, in the one form the library works on."""
+"""Real environments by name, or the user's own, with the interface that the library expects."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def make_env(
         env.append_transform(RewardScaling(loc=0.0, scale=reward_scale))
     if open_limit is not None:
         env.append_transform(StepCounter(open_limit))
-    if device is not None:  # the simulator stays where it is: only float32 vectors travel
+    if device is not None:  # the simulator stays where it is: only float32 vectors are copied
         env.append_transform(DeviceCastTransform(device))
     env.env_name = label
     if seed is not None:

@@ -1,8 +1,8 @@
-"""When an episode ends for good, as a function of predicted states: the world model has no simulator to ask.
+"""Termination of an episode as a function of predicted states: the world model cannot ask a simulator.
 
 Every function here has the type :data:`TerminationFn`: ``fn(next_observation, action) -> terminated`` with shapes
 ``[*B, S]``, ``[*B, A]`` and ``[*B, 1]`` (bool), for any batch dimensions. None needs the action; pass ``None`` if you
-have none. A NaN in an entry that the rule reads counts as the end. Time limits are not terminations.
+have none. A NaN in an entry that the rule reads counts as termination. Time limits are not terminations.
 """
 
 from __future__ import annotations

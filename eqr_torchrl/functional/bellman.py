@@ -27,7 +27,7 @@ def epistemic_quantile_target(
         reward: sampled rewards, in units of reward, shape ``[*B, M, K]``.
         terminated: whether the episode ends at the next state (time limits do not count), bool, shape ``[*B, M, L]``.
         next_quantiles: atoms of the target critic at the next pairs, in units of return, shape ``[*B, M, L, N]``.
-            Rows that are terminated may hold anything, NaN included.
+            Terminated rows may hold any value, even NaN.
         next_log_prob: log-density of the next actions, in nats, shape ``[*B, M, L]``.
         gamma: discount in ``[0, 1]``: a number, or a tensor that broadcasts to ``[*B, M]``, such as ``gamma ** n`` for
             transitions over ``n`` steps.

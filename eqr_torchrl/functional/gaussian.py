@@ -19,7 +19,7 @@ def soft_clamp(value: Tensor, low: float | Tensor, high: float | Tensor) -> Tens
     .. math:: \ell \leftarrow \ell_{max} - \mathrm{softplus}(\ell_{max} - \ell), \quad
               \ell \leftarrow \ell_{min} + \mathrm{softplus}(\ell - \ell_{min})
 
-    From appendix A.1 of `Chua et al. (2018) <https://arxiv.org/abs/1805.12114>`_.
+    Appendix A.1 of `Chua et al. (2018) <https://arxiv.org/abs/1805.12114>`_.
 
     Args:
         value: any tensor.

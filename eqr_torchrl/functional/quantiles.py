@@ -36,7 +36,7 @@ def quantile_midpoints(num_quantiles: int, *, device=None, dtype: torch.dtype | 
 
 
 def check_kappa(kappa: float) -> None:
-    """Refuses a threshold of the quantile-Huber loss that is negative, infinite or NaN."""
+    """Rejects a threshold of the quantile-Huber loss that is negative, infinite or NaN."""
     if not 0 <= kappa < math.inf:
         raise ValueError(f"kappa must be finite and not negative, got {kappa}.")
 

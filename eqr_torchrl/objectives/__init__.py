@@ -1,4 +1,4 @@
-"""Losses: what a batch says about the critic, the policy and the temperature; and one update with them."""
+"""Losses of critic, policy and temperature on a batch, and one update with them."""
 
 from __future__ import annotations
 

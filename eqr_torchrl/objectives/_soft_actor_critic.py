@@ -98,7 +98,7 @@ class StackedCritics(nn.Module):
 
 
 class SoftActorCriticLoss(LossModule):
-    """Abstract base: subclasses say how critics are trained and what value the policy ascends."""
+    """Abstract base: subclasses define how critics are trained and which value the policy ascends."""
 
     @dataclass
     class _AcceptedKeys:
@@ -435,7 +435,7 @@ def _check_utility(utility: Callable, value: Any, shape: torch.Size, error: type
 
 
 def _try_utility(utility: Any, like: Tensor) -> None:
-    """Refuses a utility that is seen to return the wrong shape, before there is a batch to apply it to."""
+    """Rejects a utility that is found to return the wrong shape, before there is a batch to apply it to."""
     if not callable(utility):
         raise ValueError(f"utility must be a module that maps values [..., N] to [...], got {utility!r}.")
     try:

@@ -1,4 +1,4 @@
-"""Soft actor-critic with one scalar critic for each member of the posterior: the loss of QU-SAC."""
+"""Soft actor-critic with one value for each member of the posterior: member values, and the loss of QU-SAC."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MEMBERS = "members"
 class MemberwiseSACLoss(SoftActorCriticLoss):
     r"""Soft actor-critic with one value for each of the ``M`` members of the posterior.
 
-    Value ``m`` bootstraps in member ``m`` alone, so that what a member believes stays together along a trajectory:
+    Value ``m`` bootstraps in member ``m`` alone, so that each trajectory is consistent with one member:
 
     .. math:: y_m = \tfrac1K \sum_k r_{mk}
               + \gamma (1 - d_{mk}) [\bar Q_m(s'_{mk}, a'_{mk}) - \alpha \log \pi(a'_{mk} | s'_{mk})], \qquad
@@ -38,7 +38,7 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
       of each member with ``observation``, ``action`` and ``"next"`` (``reward``, ``terminated``, ``observation``); the
       policy is improved at ``observation``, ``[*B, S]``. Critic ``m`` sees the rows of member ``m`` alone. This is
       QU-SAC as the baseline of Luis et al. (2024); the reference implementation sums the critics' loss over the batch
-      instead of averaging it, a constant factor that Adam all but divides out.
+      instead of averaging it, a constant factor that Adam nearly removes.
 
     Args:
         actor_network: stochastic policy, ``observation`` to ``action``.

@@ -80,16 +80,16 @@ def make_update(
         sample: draws a batch, such as ``model_buffer.sample``; the update then takes no argument, and drawing is part
             of it. Defaults to ``None``: the batch is the argument.
         compile: whether ``losses_of`` is compiled. The first batch then takes a minute or two.
-        cuda_graph: whether the whole step is recorded at its fifth call and replayed from then on, which spares the
-            launches of its kernels. Batches must keep their keys and shapes, random numbers come from torch's global
-            generator, and the buffer of ``sample`` must be one of
-            :func:`~eqr_torchrl.data.make_model_buffer` on the same device. On CUDA alone.
+        cuda_graph: whether the whole step is recorded at its fifth call and replayed from then on, which avoids
+            launching its kernels one by one. Batches must keep their keys and shapes, random numbers come from torch's
+            global generator, and the buffer of ``sample`` must be one of :func:`~eqr_torchrl.data.make_model_buffer` on
+            the same device. CUDA only.
 
     Returns:
         A function of a batch, or of nothing if ``sample`` is given, to the detached losses and report.
 
     Raises:
-        ValueError: if ``cuda_graph`` is asked for where the parameters are not on a CUDA device.
+        ValueError: if ``cuda_graph`` is set and the parameters are not on a CUDA device.
 
     Examples:
         >>> from eqr_torchrl.objectives import EpistemicQuantileLoss

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def replace_file(path: str | Path, write: Callable[[Path], object]) -> None:
-    """Write ``path`` by way of a temporary neighbour that is synced to disk and then renamed over it.
+    """Write ``path`` through a temporary file beside it that is synced to disk and then renamed over it.
 
     The temporary name is always the same, so that what a killed process left behind is overwritten. A run folder's lock
     sees to it that there is one writer.

@@ -1,8 +1,8 @@
-"""Checkpoint files: written whole or not at all, loadable without running code, newest ones kept.
+"""Checkpoint files: written completely or not at all, loadable without running code; the newest are kept.
 
 ``torchrl.checkpoint`` with its ``CheckpointRotation`` was tried first (0.14.1). On a full disk its default format, with
 files that are mapped into memory, kills the process (SIGBUS); it removes older checkpoints without syncing the new one
-to disk, so that a power failure can lose both; and folders of a save that was killed stay for ever. Its
+to disk, so that a power failure can lose both; and folders of a killed save are never removed. Its
 ``GlobalRNGState`` is used by :func:`~eqr_torchrl.runs.capture_state`.
 """
 
@@ -149,7 +149,7 @@ def _checkpoints(folder: Path) -> list[Path]:
 
 
 def _write(content: dict[str, Any], path: Path) -> None:
-    # checksums take six times as long as the rest, and reading by memory map does not look at them
+    # checksums take six times as long as the rest, and reading by memory map ignores them
     checksums = torch.serialization.get_crc32_options()
     torch.serialization.set_crc32_options(False)
     try:

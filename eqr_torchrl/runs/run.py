@@ -1,4 +1,4 @@
-"""The recorder of a training run: everything that lies between two steps of a loop, and nothing of the algorithm."""
+"""The recorder of a training run: everything between two steps of a loop, and nothing of the algorithm."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class Run:
                 self.step += 1
                 if self.step == 1:
                     self._seconds = {}
-                if self.step <= 1:  # the rate of the warm-up says nothing about the time that is left
+                if self.step <= 1:  # the rate of the warm-up does not predict the remaining time
                     bar.set_description(
                         f"warm-up, {1 - self.step} steps left" if self.step < 1 else None, refresh=False
                     )
@@ -188,7 +188,7 @@ class Run:
             RuntimeError: if an entry whose name begins with ``loss`` is not finite.
         """
         for name, value in _flatten(group, values):
-            if isinstance(value, torch.Tensor):  # on a GPU losses are checked once a step: to read a number is to wait
+            if isinstance(value, torch.Tensor):  # read once a step on a GPU: reading waits
                 value = value.detach().clone() if value.device.type == "cuda" else value.item()
             total = self._sums.setdefault(name, [0.0, 0])
             total[0], total[1] = total[0] + value, total[1] + 1
@@ -284,7 +284,7 @@ class Run:
             save_policy(self.folder, self._policy, self._config, self.step)
 
     def _resolved(self) -> dict[str, Any]:
-        """What the settings came to, recorded for people."""
+        """What the settings resolved to, for the record."""
         entropy = getattr(self._parts.get("loss"), "target_entropy", None)
         return {
             "versions": versions(),

@@ -25,7 +25,7 @@ def capture_state(**parts: Any) -> dict[str, Any]:
         **parts: name to part: modules (losses with their target networks, world models), optimisers, TorchRL replay
             buffers, ``torch.Generator`` objects, anything that is made of such parts (its ``state_parts`` maps names to
             them), anything else with ``state_dict`` and ``load_state_dict``, and plain values (numbers, strings,
-            containers of them), which are kept as they are.
+            containers of them), which are kept unchanged.
 
     Returns:
         One entry per part and ``"rng"``: the global generators of Python, NumPy and torch (CPU and CUDA).
@@ -50,7 +50,7 @@ def capture_state(**parts: Any) -> dict[str, Any]:
 
 
 def restore_state(state: Mapping[str, Any], **parts: Any) -> None:
-    """Put the state of all parts back, and of the global random number generators last.
+    """Restore the state of all parts, and last that of the global random number generators.
 
     Build everything first, since building draws random numbers; restore before anything is captured in a CUDA graph,
     since optimisers get new state tensors. A checkpoint from a GPU can be restored on a CPU and the other way round;

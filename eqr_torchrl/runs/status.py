@@ -1,4 +1,4 @@
-"""``status.json``: what a run is doing, for people, sweeps and the next start of the same job."""
+"""``status.json``: the state of a run, for people, sweeps and the next start of the same job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prints what became of the runs of a sweep: ``python -m eqr_torchrl.runs.summary ROOT``."""
+"""Prints the status of the runs of a sweep: ``python -m eqr_torchrl.runs.summary ROOT``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exact counterpart: posteriors over finite MDPs, whose value distributions can be checked against the truth."""
+"""The exact counterpart: posteriors over finite MDPs, whose value distributions have exact solutions."""
 
 from __future__ import annotations
 

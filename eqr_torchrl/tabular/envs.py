@@ -112,7 +112,7 @@ class NRoom(MDPEnv):
     Args:
         num_rooms: number of rooms side by side, at least 3.
         room_size: rows and columns of a room, an odd number.
-        success_probability: how often a move goes where it should.
+        success_probability: how often a move goes in its direction.
         left_prize_ends_episode: end the episode on leaving the small prize, too.
         gamma: discount of the MDP, which the environment itself does not use.
         batch_size: number of episodes at once.

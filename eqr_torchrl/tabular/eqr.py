@@ -1,4 +1,4 @@
-"""Epistemic quantile regression: the posterior of values, learnt one sampled MDP at a time."""
+"""Epistemic quantile regression: the posterior of values, learned from one sampled MDP at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class QuantileEstimate:
     """What :func:`epistemic_quantile_regression` returns.
 
     Args:
-        quantiles: learnt quantiles as stored, not sorted, in units of return, shape ``[*R, *B, S, N]``.
+        quantiles: learned quantiles as stored, not sorted, in units of return, shape ``[*R, *B, S, N]``.
         levels: their levels, dimensionless, shape ``[N]``.
         history: quantiles of the recorded states over the iterations, shape ``[I, *R, *B, states, N]``.
         history_iterations: the number of updates behind each entry of ``history``, int64, shape ``[I]``.
@@ -83,7 +83,7 @@ def epistemic_quantile_regression(
         initial_quantiles: start, broadcastable to ``[*R, *B, S, N]``. Defaults to sorted draws from U(0, 1).
         record_states: states whose quantiles are kept in the history.
         record_every: iterations between two entries of the history.
-        progress: called now and then with the number of iterations made since its last call, as ``tqdm.update``.
+        progress: called regularly with the number of iterations since its last call, as ``tqdm.update``.
         generator: random generator on the device of the posterior.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Finite Markov decision processes, and the reward processes that a policy makes of them."""
+"""Finite Markov decision processes, and the reward processes that policies induce."""
 
 from __future__ import annotations
 

@@ -64,10 +64,11 @@ def nroom_mdp(
     Args:
         num_rooms: number of rooms side by side, at least 3.
         room_size: rows and columns of a room, an odd number.
-        success_probability: how often a move goes where it should; otherwise it goes in one of the other three
+        success_probability: how often a move goes in its direction; otherwise it goes in one of the other three
             directions, all equally likely. The paper's study has 1.
         left_prize_ends_episode: end the episode on leaving the small prize, too. Without it the best policy in the
-            long run walks to and fro over the small prize for 4.7; the policy of the paper's study was found with it.
+            long run goes back and forth over the small prize, which is worth 4.7; the policy of the paper's study was
+            found with it.
         gamma: discount.
 
     Returns:

@@ -18,7 +18,7 @@ from eqr_torchrl.tabular.statistics import TransitionStatistics
 class MDPPosterior(ABC):
     r"""A distribution :math:`\Phi(P | D)` over MDPs, or a batch ``[*B]`` of such distributions.
 
-    Whoever brings another posterior implements these methods; nothing else is asked for.
+    Another posterior implements these methods, and nothing else.
     """
 
     num_states: int

@@ -1,4 +1,4 @@
-"""Counts and reward sums of trajectories: all that a conjugate posterior needs to know of them."""
+"""Counts and reward sums of trajectories: all that a conjugate posterior needs."""
 
 from __future__ import annotations
 

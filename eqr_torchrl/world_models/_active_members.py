@@ -1,4 +1,4 @@
-"""Training some members of an ensemble while the others rest."""
+"""Trains some members of an ensemble while the others have stopped."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ActiveMembers:
 
     @torch.no_grad()
     def keep_only(self, positions: Sequence[int]) -> None:
-        """Lets the active members rest, except those at ``positions``."""
+        """Stops the active members, except those at ``positions``."""
         if not self._full_state:
             self._full_state = [self._sized_state(p) for p in self.parameters]
         self._store_state()
@@ -79,10 +79,10 @@ class ActiveMembers:
                     full_state[name][self.active] = value
 
     def _align_moments(self) -> None:
-        """Makes up for Adam counting steps once for all members.
+        """Corrects for Adam counting steps once for all members.
 
-        Its moments are divided by 1 - beta^step. A member that rested while others took steps gets moments that yield
-        the same quotient at the step count of the end.
+        Its moments are divided by 1 - beta^step. A member that had stopped while others took steps gets moments that
+        yield the same quotient at the step count of the end.
         """
         groups = {p: group for group in self.optimizer.param_groups for p in group["params"]}
         for member, steps in self._stop_step.items():

@@ -1,4 +1,4 @@
-"""What a posterior over MDPs must offer."""
+"""The interface of a posterior over MDPs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class WorldModel(nn.Module, ABC):
     r"""A posterior over MDPs, represented by ``M`` members.
 
     Each member is one MDP: a Gaussian over the next observation and, if ``predicts_reward``, the reward. Noise within a
-    member is aleatoric; what differs between members is epistemic (section 2.2 of `Luis et al. (2024)
+    member is aleatoric; differences between members are epistemic (section 2.2 of `Luis et al. (2024)
     <https://arxiv.org/abs/2308.06590>`_). To bring your own model, subclass this and write ``forward``.
 
     Args:
@@ -26,7 +26,7 @@ class WorldModel(nn.Module, ABC):
     Examples:
         >>> class RandomDrift(WorldModel):
         ...     def forward(self, observation, action):
-        ...         drift = torch.arange(self.num_members).view(-1, 1, 1)  # each member believes in another drift
+        ...         drift = torch.arange(self.num_members).view(-1, 1, 1)  # each member has its own drift
         ...         return observation + drift, torch.full_like(observation, 0.1)
         >>> model = RandomDrift(3, num_members=2, predicts_reward=False)
         >>> loc, scale = model(torch.zeros(2, 4, 3), torch.zeros(2, 4, 1))

@@ -12,7 +12,7 @@ from eqr_torchrl.world_models.gaussian import GaussianEnsemble
 
 
 class EarlyStoppingFit(WorldModelFit):
-    r"""Trains each member on its own bootstrap sample, until held-out data stop it, as the paper's code.
+    r"""Trains each member on its own bootstrap sample, until held-out data stop it, as in the paper's code.
 
     Each call draws a new held-out split, the same for all members, and for each member a bootstrap sample of the rest
     (bagging; section 4 of `Chua et al. (2018) <https://arxiv.org/abs/1805.12114>`_).
@@ -24,7 +24,7 @@ class EarlyStoppingFit(WorldModelFit):
 
     Squared errors alone let a member whose mean is soon good enough stop before it has learned its noise. With
     ``min_likelihood_improvement`` a fall of the held-out likelihood loss counts as well, and the weights of the lowest
-    likelihood loss are kept. Held-out errors say nothing of a rare row: what it teaches may be undone at each fit.
+    likelihood loss are kept. Held-out errors do not measure a rare row: what it teaches may be undone at each fit.
 
     Args:
         world_model: ensemble to fit.
@@ -92,7 +92,7 @@ class EarlyStoppingFit(WorldModelFit):
         likelihood_counts = self.min_likelihood_improvement is not None
         least_mse, least_nll = errors(model, rows, validation, members.active).tolist()  # later ones are to undercut
         lowest = list(least_nll if likelihood_counts else least_mse)  # of the weights that are kept
-        stale, member_epochs, epoch = [0] * num_members, [0] * num_members, 0
+        since_best, member_epochs, epoch = [0] * num_members, [0] * num_members, 0
         try:
             while members.active and (self.max_epochs is None or epoch < self.max_epochs):
                 epoch += 1
@@ -107,13 +107,15 @@ class EarlyStoppingFit(WorldModelFit):
                     if score < lowest[member]:
                         lowest[member] = score
                         improved.append(position)
-                    stale[member] += 1
+                    since_best[member] += 1
                     if mse[position] < least_mse[member] * (1 - self.min_improvement):
-                        least_mse[member], stale[member] = mse[position], 0
+                        least_mse[member], since_best[member] = mse[position], 0
                     if likelihood_counts and nll[position] < least_nll[member] - self.min_likelihood_improvement:
-                        least_nll[member], stale[member] = nll[position], 0
+                        least_nll[member], since_best[member] = nll[position], 0
                 members.keep_best(improved)
-                going = [position for position, member in enumerate(members.active) if stale[member] < self.patience]
+                going = [
+                    position for position, member in enumerate(members.active) if since_best[member] < self.patience
+                ]
                 if len(going) < len(members.active):
                     members.keep_only(going)
                 if progress is not None:

@@ -22,10 +22,10 @@ Progress = Callable[[dict[str, Any]], None]
 
 
 class WorldModelFit(ABC):
-    r"""Fits an ensemble again and again while data come in: weights and optimiser continue where they are.
+    r"""Fits an ensemble repeatedly as data come in: weights and optimiser continue from the last fit.
 
-    Each call recomputes the normalisation from all data. The model and the optimiser are whole when a call returns, or
-    raises. Subclasses say on which rows, and for how long, each member is trained: :class:`FixedStepsFit`, and
+    Each call recomputes the normalisation from all data. The model and the optimiser are complete when a call returns
+    or raises. Subclasses decide on which rows, and for how long, each member is trained: :class:`FixedStepsFit`, and
     :class:`EarlyStoppingFit` as published.
 
     Args:
@@ -76,7 +76,7 @@ class WorldModelFit(ABC):
                 and, if the model predicts rewards, ``("next", "reward")``, in units of the environment; or a replay
                 buffer of them.
             generator: source of randomness. Defaults to torch's global one.
-            progress: called now and then with plain numbers that say how far the fit is.
+            progress: called regularly with plain numbers, the progress of the fit.
 
         Returns:
             Plain numbers. Errors of each member are means over rows and entries: ``..._mse`` in squared units of the
@@ -115,12 +115,12 @@ class WorldModelFit(ABC):
         return self.optimizer.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Puts back what :meth:`state_dict` gave."""
+        """Restores the state from :meth:`state_dict`."""
         self.optimizer.load_state_dict(dict(state_dict))
 
 
 class Rows:
-    """Normalised inputs and targets, of which each member takes its own: targets are less the member's prior."""
+    """Normalised inputs and targets of each member; the member's prior is subtracted from the targets."""
 
     def __init__(self, world_model: GaussianEnsemble, inputs: Tensor, targets: Tensor) -> None:
         self.num_rows, self.num_inputs = inputs.shape

@@ -40,7 +40,7 @@ class GaussianEnsemble(WorldModel):
     The networks work on a scale of their own: inputs :math:`x` are normalised and clipped (:class:`Normalizer`), and
     targets are shifted by their mean over the data and divided by :math:`\sigma_y`, entry by entry, so that rewards
     of any size are learned alike. An entry that never changed is predicted as it was, without noise. The paper's code
-    does not normalise targets (``normalize_targets=False``): a member then cannot state a noise above
+    does not normalise targets (``normalize_targets=False``): a member then cannot predict a noise above
     :math:`e^{0.25} \approx 1.3` in units of the environment, and misses rewards much larger or smaller than 1.
 
     With a prior scale :math:`b > 0`, fixed random networks :math:`p_m` (:class:`RandomPrior`) make members disagree by
@@ -196,7 +196,7 @@ class GaussianEnsemble(WorldModel):
         return torch.cat([next_observation, delta[..., self.observation_dim :]], -1), scale
 
     def predict(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """What the trained networks say, on their own scale and without the prior.
+        """Output of the trained networks, on their own scale and without the prior.
 
         Args:
             inputs: normalised observations and actions, shape ``[M, B, S + A]``.
@@ -218,7 +218,7 @@ class GaussianEnsemble(WorldModel):
 
         With a variance weight :math:`\beta`, each entry's likelihood counts :math:`\sigma^{2\beta}` times, without
         gradient in the weight (eq. 5 of `Seitzer et al. (2022) <https://arxiv.org/abs/2203.09168>`_). Plain likelihood
-        weighs squared errors by :math:`\sigma^{-2}`, so that what is still predicted badly is learned last.
+        weighs squared errors by :math:`\sigma^{-2}`, so that what is predicted worst is learned last.
 
         Args:
             inputs: normalised observations and actions, shape ``[M, B, S + A]``.
@@ -232,7 +232,7 @@ class GaussianEnsemble(WorldModel):
         nll = gaussian_nll(mean, log_var, targets)
         if variance_weight:
             nll = nll * (variance_weight * log_var.detach()).exp()
-        # entries that never changed are predicted without the networks, and must not claim their precision
+        # entries that never changed are predicted without the networks, and must not count as precise
         loss = (nll * (self.target_scale > 0)).mean((1, 2))
         if self.learn_log_var_bounds:
             loss = loss + self.BOUND_PENALTY * (self.max_log_var - self.min_log_var).sum((1, 2))
