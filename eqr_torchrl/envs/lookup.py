@@ -26,8 +26,10 @@ def import_by_name(name: str, default: Any = _REQUIRED) -> Any:
         'never_terminates'
     """
     module, _, attribute = name.partition(":") if ":" in name else name.rpartition(".")
-    if not module or not attribute:
-        raise ValueError(f"names must be of the form module:name: got {name!r}.")
+    if not attribute or not all(part.isidentifier() for part in module.split(".")):
+        file = module.removesuffix(".py").rpartition("/")[2]
+        hint = f"; for a file {module}, write {file}:{attribute}" if "/" in module and file else ""
+        raise ValueError(f"names must be of the form module:name: got {name!r}{hint}.")
     try:
         found = getattr(importlib.import_module(module), attribute, default)
     except ImportError as error:
