@@ -1,4 +1,4 @@
-"""Imports what a configuration or a command line names as ``"module:name"``."""
+"""Finds what a configuration or a command line names as ``"module:name"``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def import_by_name(name: str, default: Any = _REQUIRED) -> Any:
     """Imports a function or class of the user's own.
 
     Args:
-        name: ``"package.module:name"``; a dot may replace the colon.
+        name: ``"package.module:name"``; a dot may stand for the colon.
         default: returned if the module has no such name, as for :func:`getattr`.
 
     Returns:
@@ -27,7 +27,9 @@ def import_by_name(name: str, default: Any = _REQUIRED) -> Any:
     """
     module, _, attribute = name.partition(":") if ":" in name else name.rpartition(".")
     if not attribute or not all(part.isidentifier() for part in module.split(".")):
-        raise ValueError(f"names must be of the form module:name, with a module and not a file: got {name!r}.")
+        file = module.removesuffix(".py").rpartition("/")[2]
+        hint = f"; for a file {module}, write {file}:{attribute}" if "/" in module and file else ""
+        raise ValueError(f"names must be of the form module:name: got {name!r}{hint}.")
     try:
         found = getattr(importlib.import_module(module), attribute, default)
     except ImportError as error:

@@ -34,8 +34,8 @@ class EnsembleLinear(nn.Module):
     def __init__(self, num_members: int, in_features: int, out_features: int) -> None:
         super().__init__()
         for name, size in (("num_members", num_members), ("in_features", in_features), ("out_features", out_features)):
-            if size < 1:
-                raise ValueError(f"{name} must be positive, got {size}.")
+            if not isinstance(size, int) or size < 1:
+                raise ValueError(f"{name} must be a positive integer, got {size!r}.")
         self.weight = nn.Parameter(torch.empty(num_members, in_features, out_features))
         self.bias = nn.Parameter(torch.empty(num_members, 1, out_features))
         self.reset_parameters()

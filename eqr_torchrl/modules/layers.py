@@ -151,8 +151,8 @@ def mlp(
         torch.Size([5, 2])
     """
     sizes = [in_features, *num_cells, out_features]
-    if min(sizes) < 1:
-        raise ValueError(f"num_cells, in_features and out_features must be positive, got {sizes}.")
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
+        raise ValueError(f"num_cells, in_features and out_features must be positive integers, got {sizes}.")
     layers: list[nn.Module] = []
     for size_in, size_out in pairwise(sizes[:-1]):
         layers += [OrthogonalLinear(size_in, size_out), activation_class()]

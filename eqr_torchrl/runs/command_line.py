@@ -140,6 +140,9 @@ class _Checker:
         for override in map(_parse, job):
             group, value = override.key_or_group, override.value()
             known = choices(self.folders, group)
+            if known and value is None and not override.is_delete():
+                usual = ", ".join(_choices_of_script(self.folders, group, self.config_name))
+                raise CommandLineError(f"{group} must be a choice, got null; ~{group} removes it. Choices: {usual}.")
             for choice in value if isinstance(value, list) else [value]:
                 if known and choice is not None and not override.is_delete() and str(choice) not in known:
                     usual = ", ".join(_choices_of_script(self.folders, group, self.config_name))
@@ -166,7 +169,7 @@ class _Checker:
         for override in map(_parse, job):
             node, key = tree, override.key_or_group
             parts = key.split(".")
-            if override.is_add() or override.is_force_add() or key[:5] == "hydra" or parts[0] in groups - set(tree):
+            if override.is_add() or override.is_force_add() or key[:5] == "hydra" or key in groups - set(tree):
                 continue
             for i, part in enumerate(parts):
                 if isinstance(node, list) or str(node)[:2] == "${":

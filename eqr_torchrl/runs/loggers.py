@@ -146,7 +146,9 @@ class RunLogger:
 
 
 def check_backends(backends: Sequence[str | Logger]) -> None:
-    """Raises a ``ValueError`` if a backend is neither a known name nor a TorchRL logger."""
+    """Raises a ``ValueError`` if ``backends`` is no list of known names and TorchRL loggers."""
+    if isinstance(backends, str):
+        raise ValueError(f"logger.backends must be a list, such as [tensorboard], got {backends!r}.")
     for backend in backends:
         if not isinstance(backend, Logger) and backend not in BACKENDS:
             raise ValueError(f"logger.backends must hold 'tensorboard', 'wandb' or TorchRL loggers, got {backend!r}.")

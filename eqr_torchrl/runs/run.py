@@ -76,6 +76,10 @@ class Run:
 
     def __init__(self, cfg: DictConfig) -> None:
         self.cfg, self.settings = cfg, read_settings(LoopSettings, cfg)
+        labels = cfg.get("labels")
+        for name in ("algorithm", "utility"):
+            if not isinstance(labels, Mapping) or labels.get(name) is None:
+                raise ValueError(f"labels must have text for {name}, got {labels}.")
         check_backends(cfg.logger.get("backends", ()))
         if self.settings.num_threads is not None:
             torch.set_num_threads(self.settings.num_threads)

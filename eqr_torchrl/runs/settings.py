@@ -75,7 +75,10 @@ class LoopSettings:
             raise ValueError(f"gamma must be in [0, 1], got {self.gamma}.")
         if not 0 < self.tau <= 1:
             raise ValueError(f"tau must be in (0, 1], got {self.tau}.")
-        device = torch.device(self.device)
+        try:
+            device = torch.device(self.device)
+        except RuntimeError as error:
+            raise ValueError(f"device must be one of torch, such as cpu or cuda, got {self.device}.") from error
         if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
             raise ValueError(f"device={self.device} needs that CUDA device, found {torch.cuda.device_count()}.")
         if self.cuda_graph and device.type != "cuda":
@@ -141,7 +144,8 @@ def plain_types(annotation: Any) -> list[str]:
 
 def kind_of(annotation: Any) -> str:
     """What a value with this annotation must be, in words."""
-    return " or ".join(_KINDS[name] for name in plain_types(annotation)) or str(annotation)
+    names = [name.strip() for name in str(getattr(annotation, "__name__", annotation)).split("|")]
+    return " or ".join(_KINDS.get(name, {"list[float]": "a list of numbers"}.get(name, name)) for name in names)
 
 
 def save_settings(cfg: DictConfig, folder: str | Path, **record: Any) -> dict[str, Any]:

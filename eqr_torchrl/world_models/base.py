@@ -37,8 +37,8 @@ class WorldModel(nn.Module, ABC):
     def __init__(self, observation_dim: int, *, num_members: int = 5, predicts_reward: bool = True) -> None:
         super().__init__()
         for name, size in (("observation_dim", observation_dim), ("num_members", num_members)):
-            if size < 1:
-                raise ValueError(f"{name} must be positive, got {size}.")
+            if not isinstance(size, int) or size < 1:
+                raise ValueError(f"{name} must be a positive integer, got {size!r}.")
         self.observation_dim = observation_dim
         self.num_members = num_members
         self.predicts_reward = predicts_reward

@@ -187,11 +187,8 @@ def test_command_refuses_a_rule_that_cannot_be_imported(capsys):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("never_terminates", "must be of the form module:name, with a module and not a file: got 'never_terminates'"),
-        (
-            "./my_rules.py:ends",
-            "must be of the form module:name, with a module and not a file: got './my_rules.py:ends'",
-        ),
+        ("never_terminates", "must be of the form module:name: got 'never_terminates'"),
+        ("./my_env.py:Rail", r"module:name: got './my_env.py:Rail'; for a file ./my_env.py, write my_env:Rail\."),
         ("no_such_module:rule", "a module of your own must be on PYTHONPATH"),
         ("eqr_torchrl.envs:rule", "must name something in eqr_torchrl.envs"),
     ],

@@ -47,9 +47,9 @@ def test_members_start_different():
     assert not torch.equal(weight[0], weight[1])
 
 
-@pytest.mark.parametrize("sizes", [(0, 1, 1), (1, 0, 1), (1, 1, -1)])
+@pytest.mark.parametrize("sizes", [(0, 1, 1), (1, 0, 1), (1, 1, -1), (1.5, 1, 1)])
 def test_sizes_must_be_positive(sizes):
-    with pytest.raises(ValueError, match="must be positive, got"):
+    with pytest.raises(ValueError, match="must be a positive integer, got"):
         EnsembleLinear(*sizes)
 
 

@@ -109,9 +109,9 @@ def test_an_activation_in_front_leaves_the_input_alone():
     assert torch.equal(x, before)
 
 
-@pytest.mark.parametrize("sizes", [(0, (8,), 2), (3, (0,), 2), (3, (8,), 0)])
+@pytest.mark.parametrize("sizes", [(0, (8,), 2), (3, (0,), 2), (3, (8,), 0), (3, "abc", 2)])
 def test_sizes_of_an_mlp_must_be_positive(sizes):
-    with pytest.raises(ValueError, match="num_cells, in_features and out_features must be positive"):
+    with pytest.raises(ValueError, match="num_cells, in_features and out_features must be positive integers, got"):
         mlp(*sizes)
 
 

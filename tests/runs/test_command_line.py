@@ -103,6 +103,7 @@ def test_the_command_line_of_the_process_is_the_default(configs, monkeypatch):
 MISTAKES = {
     "stepz=3": r"unknown key stepz; did you mean steps\? Keys: algorithm, compile, env, .*utility",
     "lr=1": r"unknown key lr; did you mean optim.lr\? Keys: ",
+    "experiment.steps=1": r"unknown key experiment\.steps; did you mean steps\? Keys: ",
     "algoritm=mbpo": r"unknown key algoritm; did you mean algorithm\?",
     "optim.lrr=1": r"unknown key optim.lrr; did you mean optim.lr\? Keys of optim: lr, weight_decay \(\+optim.lrr=",
     "algorithm=mbop": r"unknown algorithm=mbop; did you mean algorithm=mbpo\? Choices: eqr_sac, incomplete, mbpo\.",
@@ -116,6 +117,7 @@ MISTAKES = {
     "part.num_next_states=2.5": r"part.num_next_states must be an integer, got 2\.5\.",
     "part.num_members=all": r"part.num_members must be an integer or null, got 'all'\.",
     "part._target_=no.where": r"part\._target_=no\.where cannot be imported: ",
+    "utility=null": r"utility must be a choice, got null; ~utility removes it\. Choices: mean, optimistic\.",
     "steps": r"cannot read 'steps' as key=value: ",
     "steps=[1": r"cannot read 'steps=\[1' as key=value: ",
     "steps=1,2": r"steps=1,2 is a sweep: add --multirun, or pass a list as steps=\[\.\.\.\]",

@@ -85,6 +85,11 @@ def test_a_wrong_setting_is_named_before_a_folder_exists(tmp_path):
         ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"log_every": 2.5}, "log_every must be an integer, got 2.5"),
         ({"logger": {"backends": ["wandbb"]}}, "got 'wandbb'"),
+        ({"logger": {"backends": "wandb"}}, r"logger.backends must be a list, such as \[tensorboard\], got 'wandb'"),
+        ({"device": "gpu"}, "device must be one of torch, such as cpu or cuda, got gpu"),
+        ({"reward_bounds": 3}, "reward_bounds must be a list of numbers or null, got 3"),
+        ({"labels": None}, "labels must have text for algorithm, got None"),
+        ({"labels": {"algorithm": "none", "utility": None}}, "labels must have text for utility, got "),
     ]:
         with pytest.raises(ValueError, match=message):
             make_run(folder, **changes)

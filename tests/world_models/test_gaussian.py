@@ -155,9 +155,11 @@ def test_make_world_model_takes_the_sizes_of_the_environment():
     ("kwargs", "message"),
     [
         ({"log_var_bounds": (0.5, -10.0)}, "log_var_bounds must increase, got"),
-        ({"num_members": 0}, "num_members must be positive, got 0"),
-        ({"num_cells": (8, 0)}, "features must be positive, got 0"),
-        ({"observation_dim": 0}, "observation_dim must be positive, got 0"),
+        ({"num_members": 0}, "num_members must be a positive integer, got 0"),
+        ({"num_members": 1.5}, r"num_members must be a positive integer, got 1\.5"),
+        ({"num_cells": (8, 0)}, "features must be a positive integer, got 0"),
+        ({"num_cells": "abc"}, "features must be a positive integer, got 'a'"),
+        ({"observation_dim": 0}, "observation_dim must be a positive integer, got 0"),
         ({"action_dim": 0}, "action_dim must be positive, got 0"),
     ],
 )
