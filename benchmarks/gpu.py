@@ -38,7 +38,7 @@ ROOT = Path(__file__).parents[1]
 MODES = {"eager": {}, "compiled": {"compile": True}, "CUDA graph": {"cuda_graph": True}}
 
 
-def relative_error(network: nn.Module, inputs: tuple[Tensor, ...], device: str) -> float:
+def relative_error(network: Any, inputs: tuple[Tensor, ...], device: str) -> float:
     """Largest error of the outputs on the device, relative to the largest output on the CPU."""
     with torch.no_grad():
         here = torch.cat([value.flatten() for value in outputs(network, inputs)])
@@ -77,7 +77,8 @@ def updates_per_second(sizes: tuple[int, int], device: str, mode: dict[str, bool
     world_model = GaussianEnsemble(*sizes).to(device)
     model_env = ModelBasedEnv(world_model, env, termination_fn=never_terminates)
     successors = EnsembleSuccessors(model_env)
-    loss = EpistemicQuantileLoss(make_actor(env).to(device), make_critic(env).to(device))
+    actor: Any = make_actor(env).to(device)
+    loss = EpistemicQuantileLoss(actor, make_critic(env).to(device))
     loss.make_value_estimator(gamma=0.99)
     buffer = make_model_buffer(20_000, batch_size=256, device=device)
     rows = toy_batch(B=20_000, observation_dim=sizes[0], action_dim=sizes[1]).select("observation", "action")

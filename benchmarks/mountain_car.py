@@ -48,7 +48,7 @@ def look(run: Path, env_steps: int) -> Snapshot:
     agent = load_agent(checkpoint_path(run, env_steps))
     actor, critic, gamma = agent.actor, agent.critic, agent.settings.gamma
     steps = 2 * math.ceil(math.log(TAIL) / math.log(gamma))
-    env = agent.make_env(max_episode_steps=steps)
+    env: Any = agent.make_env(max_episode_steps=steps)
     model_env = agent.make_model_env(env)
     start = torch.tensor([START])
     options = {"low": START[0], "high": START[0]}
