@@ -40,7 +40,7 @@ Every task and algorithm that was run with this package, failed runs included. T
 benchmark of 250,000 steps, 16 tasks and ten seeds has not been repeated.
 
 - **Figures.** Thin lines are seeds, each the trailing mean of five evaluations; the thick line is their mean, up to the
-  last step that all of them reached. Black marks with bars are the published means of ten seeds with their standard
+  last step that all of them reached, without runs that were stopped early or for tuning (notes below the tables). Black marks with bars are the published means of ten seeds with their standard
   errors {cite:p}`luis2024value`, with settings that may differ from ours ({doc}`deviations`).
 - **Tables.** "Last" is the mean of the last five evaluations of a run, "best" the highest such mean. Returns are as the
   environment pays them, `reward_scale` included: `-x0.5` in a name halves all rewards.
@@ -58,10 +58,9 @@ def read_results(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     runs, info = (
         pd.read_csv(folder / name, dtype=text, keep_default_na=False) for name in ("runs.csv", "runs_info.csv")
     )
-    latest = info.groupby(["env", "algorithm", "utility"])["commit"].transform("last")
-    older = set(info.loc[info["commit"] != latest, "commit"])
-    for table in (runs, info):  # the same setting at several commits
-        table["algorithm"] += table["commit"].map(lambda commit: f" ({commit[:7]})" if commit in older else "")
+    usual = info["commit"].mode()[0]
+    for table in (runs, info):  # other commits are other settings
+        table["algorithm"] += table["commit"].map(lambda commit: "" if commit == usual else f" ({commit[:7]})")
     return pd.concat([earlier, runs.assign(file="runs.csv")], ignore_index=True), info
 
 
@@ -123,8 +122,8 @@ def figure_path(task: str) -> Path:
     return Path("figures") / f"results_{task.replace('/', '_').replace('.', '_')}.png"
 
 
-def draw(task: str, curves: pd.DataFrame, published: pd.DataFrame, path: Path) -> None:
-    """Seeds, their mean, and published means of one task; the legend lies above the panel."""
+def draw(task: str, curves: pd.DataFrame, published: pd.DataFrame, partial: set[Any], path: Path) -> None:
+    """Seeds, their mean without the ``partial`` runs, and published means of one task."""
     with saved_figure(path, 4.4, 2.8) as figure:
         panel = figure.subplots()
         for i, ((algorithm, utility), group) in enumerate(curves.groupby(["algorithm", "utility"])):
@@ -133,7 +132,8 @@ def draw(task: str, curves: pd.DataFrame, published: pd.DataFrame, path: Path) -
             for seed in table:
                 seen = table[seed].dropna()
                 panel.plot(seen.index, seen, line, color=colour, linewidth=0.6, alpha=0.6)
-            common = table.dropna().mean(axis=1)
+            whole = [seed for seed in table if (task, algorithm, utility, seed) not in partial]
+            common = table[whole or table.columns].dropna().mean(axis=1)
             name = f"{algorithm} {utility} ({table.shape[1]} seed{'s' * (table.shape[1] > 1)})"
             panel.plot(common.index, common, line, color=colour, linewidth=1.8, label=name)
         limit = curves["env_steps"].max()
@@ -166,9 +166,10 @@ def main() -> None:
     published = pd.read_csv(RESULTS / "published_means.csv", comment="#")
     curves = learning_curves(evaluations, smoothing=WINDOW)
     source = evaluations.groupby(RUN)["file"].first().to_dict()
+    partial = set(info.loc[info["note"] != "", RUN].itertuples(index=False, name=None))
     sections = [HEAD]
     for task, of_task in curves.groupby("env", sort=True):
-        draw(str(task), of_task, published, args.out / figure_path(str(task)))
+        draw(str(task), of_task, published, partial, args.out / figure_path(str(task)))
         sections.append(task_section(str(task), of_task, info, source))
     (args.out / "results.md").write_text("".join(sections), encoding="utf-8")
     print(f"{args.out / 'results.md'}: {len(source)} runs of {curves['env'].nunique()} tasks")
