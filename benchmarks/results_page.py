@@ -40,7 +40,8 @@ Every task and algorithm that was run with this package, failed runs included. T
 benchmark of 250,000 steps, 16 tasks and ten seeds has not been repeated.
 
 - **Figures.** Thin lines are seeds, each the trailing mean of five evaluations; the thick line is their mean, up to the
-  last step that all of them reached, without runs that were stopped early or for tuning (notes below the tables). Black marks with bars are the published means of ten seeds with their standard
+  last step that all of them reached, without runs that were stopped or made for tuning (notes below the tables).
+  Black marks with bars are the published means of ten seeds with their standard
   errors {cite:p}`luis2024value`, with settings that may differ from ours ({doc}`deviations`).
 - **Tables.** "Last" is the mean of the last five evaluations of a run, "best" the highest such mean. Returns are as the
   environment pays them, `reward_scale` included: `-x0.5` in a name halves all rewards.
