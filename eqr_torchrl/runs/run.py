@@ -236,9 +236,21 @@ class Run:
     ) -> None:
         if self._plan.finished:
             return
-        if self._old_handler is not None:
+        try:
+            self._logger.close()
+        except KeyboardInterrupt as again:  # a second Ctrl-C, while a logger closes
+            kind, error, trace = KeyboardInterrupt, again, again.__traceback__
+        if self._old_handler is None:
+            self._end(kind, error, trace)
+            return
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the state is written in a moment
+        try:
+            self._end(kind, error, trace)
+        finally:
             signal.signal(signal.SIGINT, self._old_handler)
-        self._logger.close()
+
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Writes how the run ended."""
         self._status.env_steps = max(self.step, 0)
         if isinstance(error, KeyboardInterrupt) or (error is not None and self._interrupted):
             # a second Ctrl-C inside a network can come out of tensordict as another error

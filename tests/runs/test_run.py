@@ -135,6 +135,15 @@ def test_a_second_ctrl_c_stops_at_once_even_where_a_library_hides_it(tmp_path):
     assert read_status(tmp_path)["state"] == "interrupted"
 
 
+def test_ctrl_c_while_the_run_closes_leaves_its_state_interrupted(tmp_path):
+    run = make_run(tmp_path)
+    with pytest.raises(KeyboardInterrupt, match="interrupted at env step -1, before the first checkpoint"), run:  # noqa: PT012
+        run._logger.close = lambda: signal.raise_signal(signal.SIGINT)
+        for _ in run.steps():
+            signal.raise_signal(signal.SIGINT)
+    assert read_status(tmp_path)["state"] == "interrupted"
+
+
 def test_numbers_of_an_unfinished_row_survive_a_checkpoint(tmp_path):
     def train(run, until):
         with run:
