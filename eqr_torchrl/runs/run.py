@@ -107,7 +107,17 @@ class Run:
             policy: saved alone beside each checkpoint, for :func:`~eqr_torchrl.runs.load_agent`.
             **parts: everything with a state, see :func:`~eqr_torchrl.runs.capture_state`; put back on entry if the
                 run is resumed.
+
+        Raises:
+            ValueError: if a part has no state that can be put back.
         """
+        for name, part in parts.items():
+            known = isinstance(part, torch.Generator) or hasattr(part, "state_parts")
+            if not known and not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
+                raise ValueError(
+                    f"{name} must have state_dict and load_state_dict (of an empty dictionary if it has no state) to "
+                    f"be saved in checkpoints, got {type(part).__name__}."
+                )
         self._env, self._policy, self._parts = env, policy, parts
 
     def evaluate_with(self, function: Callable[..., Sequence[Mapping[str, Any]]]) -> None:
