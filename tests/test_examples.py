@@ -317,11 +317,19 @@ def toy(name, seed, **kwargs):
         (["loss.kappa=-1"], 1, "kappa must be finite and not negative, got -1"),
         (["loss.kappa=nan"], 1, "kappa must be finite and not negative, got nan"),
         (["gamma=1.5"], 2, "gamma must be in [0, 1], got 1.5"),
-        (["algorithm=mbpo", "utility=optimistic"], 2, "loss.utility: torchrl.objectives.SACLoss takes no utility"),
+        (
+            ["algorithm=mbpo", "utility=optimistic"],
+            2,
+            "SACLoss takes no utility; to remove, add ~loss.utility",
+        ),
         (["rollout.starts_per_step=1000000000000"], 1, "D_model must fit into"),
         (["resume=nowhere.pt"], 1, "resume must be auto, a checkpoint, or a run folder that holds one"),
         (["device=cuda:99"], 2, "needs that CUDA device"),
-        (["+successors.number=2"], 2, "successors.number: eqr_torchrl.data.EnsembleSuccessors takes no number"),
+        (
+            ["+successors.number=2"],
+            2,
+            "successors: eqr_torchrl.data.EnsembleSuccessors takes no number; to remove",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_no_folder(start, tmp_path, capsys, overrides, status, words):

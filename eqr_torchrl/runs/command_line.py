@@ -237,9 +237,11 @@ def _check_part(key: str, node: Any) -> None:
         except (ImportError, AttributeError, ValueError) as error:
             raise CommandLineError(f"{key}._target_={node._target_} cannot be imported: {_one_line(error)}") from error
     free = not parameters or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    unknown = [] if free else [str(name) for name in node if name not in parameters and str(name)[0] != "_"]
+    if unknown:  # all of them at once: those of the usual part, where a target of the user's own replaces it
+        removed = " ".join(f"~{key}.{name}" for name in unknown)
+        raise CommandLineError(f"{key}: {node._target_} takes no {', '.join(unknown)}; to remove, add {removed}")
     for name, value in node.items():
-        if not free and name not in parameters and str(name)[0] != "_":
-            raise CommandLineError(f"{key}.{name}: {node._target_} takes no {name}; ~{key}.{name} removes it.")
         kinds = plain_types(parameters[name].annotation) if name in parameters else []
         if kinds and type(value).__name__.replace("NoneType", "None") not in [*kinds, "float" in kinds and "int"]:
             raise CommandLineError(f"{key}.{name} must be {kind_of(parameters[name].annotation)}, got {value!r}.")

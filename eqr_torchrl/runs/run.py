@@ -107,7 +107,17 @@ class Run:
             policy: saved alone beside each checkpoint, for :func:`~eqr_torchrl.runs.load_agent`.
             **parts: everything with a state, see :func:`~eqr_torchrl.runs.capture_state`; put back on entry if the
                 run is resumed.
+
+        Raises:
+            ValueError: if a part has no state that can be put back.
         """
+        for name, part in parts.items():
+            known = isinstance(part, torch.Generator) or hasattr(part, "state_parts")
+            if not known and not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
+                raise ValueError(
+                    f"{name} must have state_dict and load_state_dict (of an empty dictionary if it has no state) to "
+                    f"be saved in checkpoints, got {type(part).__name__}."
+                )
         self._env, self._policy, self._parts = env, policy, parts
 
     def evaluate_with(self, function: Callable[..., Sequence[Mapping[str, Any]]]) -> None:
@@ -236,9 +246,21 @@ class Run:
     ) -> None:
         if self._plan.finished:
             return
-        if self._old_handler is not None:
+        try:
+            self._logger.close()
+        except KeyboardInterrupt as again:  # a second Ctrl-C, while a logger closes
+            kind, error, trace = KeyboardInterrupt, again, again.__traceback__
+        if self._old_handler is None:
+            self._end(kind, error, trace)
+            return
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the state is written in a moment
+        try:
+            self._end(kind, error, trace)
+        finally:
             signal.signal(signal.SIGINT, self._old_handler)
-        self._logger.close()
+
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Writes how the run ended."""
         self._status.env_steps = max(self.step, 0)
         if isinstance(error, KeyboardInterrupt) or (error is not None and self._interrupted):
             # a second Ctrl-C inside a network can come out of tensordict as another error

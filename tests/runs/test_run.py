@@ -135,6 +135,22 @@ def test_a_second_ctrl_c_stops_at_once_even_where_a_library_hides_it(tmp_path):
     assert read_status(tmp_path)["state"] == "interrupted"
 
 
+def test_ctrl_c_while_the_run_closes_leaves_its_state_interrupted(tmp_path):
+    run = make_run(tmp_path)
+    with pytest.raises(KeyboardInterrupt, match="interrupted at env step -1, before the first checkpoint"), run:  # noqa: PT012
+        run._logger.close = lambda: signal.raise_signal(signal.SIGINT)
+        for _ in run.steps():
+            signal.raise_signal(signal.SIGINT)
+    assert read_status(tmp_path)["state"] == "interrupted"
+
+
+def test_a_part_that_no_checkpoint_can_hold_is_refused_before_the_run_starts(tmp_path):
+    run = make_run(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"fit must have state_dict and load_state_dict \(.*\) .*, got object\."):
+        run.keep(env=toy_env(), policy=toy_actor(), fit=object())
+    assert not (tmp_path / "run").exists()
+
+
 def test_numbers_of_an_unfinished_row_survive_a_checkpoint(tmp_path):
     def train(run, until):
         with run:
@@ -156,6 +172,9 @@ def test_resolved_settings_are_recorded(tmp_path):
 
         def state_dict(self):
             return {}
+
+        def load_state_dict(self, state):
+            pass
 
     run = Run(OmegaConf.create(SETTINGS | {"run_dir": str(tmp_path)}))
     run.keep(env=toy_env(), policy=toy_actor(), loss=Loss())
