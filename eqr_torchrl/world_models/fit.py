@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -60,6 +61,7 @@ class WorldModelFit(ABC):
         self.world_model = world_model
         self.optimizer = torch.optim.Adam(world_model.parameters(), lr=lr, weight_decay=weight_decay, fused=True)
         self.batch_size, self.variance_weight = batch_size, variance_weight
+        self._scale_warned = False
 
     @onednn_products()
     def __call__(
@@ -93,8 +95,21 @@ class WorldModelFit(ABC):
         if len(inputs) < 2:
             raise ValueError(f"data must hold at least two transitions, got {len(inputs)}.")
         self.world_model.update_statistics(inputs, targets)
+        self._warn_of_scale(targets)
         report = self._fit(Rows(self.world_model, inputs, targets), generator, progress)
         return {**report, "seconds": time.perf_counter() - start}
+
+    def _warn_of_scale(self, targets: Tensor) -> None:
+        """Warns once where targets in units of the environment are of a size that the networks do not learn."""
+        spread = targets.std(0).max().item() if len(targets) > 1 and not self.world_model.normalize_targets else 1.0
+        if self._scale_warned or 1e-2 < spread < 1e2:
+            return
+        self._scale_warned = True
+        warnings.warn(
+            f"targets must have deviations near 1 for a model with normalize_targets=False, got {spread:.2g}: set "
+            "normalize_targets=True, or scale the rewards.",
+            stacklevel=3,
+        )
 
     @abstractmethod
     def _fit(self, rows: Rows, generator: torch.Generator | None, progress: Progress | None) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def test_metrics_are_in_units_of_the_environment():
 
 
 def test_published_form_leaves_targets_in_units_of_the_environment():
-    data = transitions(50, reward_scale=100.0)
+    data = transitions(50, reward_scale=10.0)
     model = GaussianEnsemble(3, 1, num_members=2, num_cells=(8,), normalize_targets=False)
     FixedStepsFit(model, num_steps=5)(data)
     assert (model.target_scale == 1).all() and (model.target_mean == 0).all()
@@ -109,3 +109,11 @@ def test_rare_rows_count_as_often_as_they_exceed_the_threshold():
     torch.testing.assert_close(weights[7], torch.tensor(10 / 3), rtol=1e-3, atol=0)
     assert (weights[torch.arange(101) != 7] == 1).all()
     assert (FixedStepsFit(model, rare_threshold=None).row_weights(targets) == 1).all()
+
+
+def test_rewards_that_the_published_form_cannot_learn_are_named_once():
+    fit = FixedStepsFit(GaussianEnsemble(3, 1, num_members=2, num_cells=(8,), normalize_targets=False), num_steps=1)
+    data = transitions(50, reward_scale=10_000.0)
+    with pytest.warns(UserWarning, match=r"deviations near 1 .* got .*e\+03: set normalize_targets=True"):
+        fit(data)
+    fit(data)  # a second warning would fail here
