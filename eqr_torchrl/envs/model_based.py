@@ -133,14 +133,15 @@ class ModelBasedEnv(ModelBasedEnvBase):
                 (*loc.shape[:2], 1, loc.shape[2]), device=loc.device, dtype=loc.dtype, **drawn_from(self.generator)
             )
         sample = torch.addcmul(loc.unsqueeze(2), scale.unsqueeze(2), noise)
-        observation, action = observation.unsqueeze(2), action.unsqueeze(2)
+        # what the user's functions get has the shape of the next observations, so that they may concatenate
+        observation, action = (v.unsqueeze(2).expand(*sample.shape[:-1], v.shape[-1]) for v in (observation, action))
         if self.reward_fn is None:
             next_observation, reward = sample.split([self.world_model.observation_dim, 1], -1)
         else:
-            next_observation, reward = sample, self.reward_fn(observation, action, sample).expand(*sample.shape[:-1], 1)
+            next_observation, reward = sample, self.reward_fn(observation, action, sample)
         if self.reward_bounds is not None:
             reward = reward.clamp(*self.reward_bounds)
-        terminated = self.termination_fn(next_observation, action.expand(*sample.shape[:-1], action.shape[-1]))
+        terminated = self.termination_fn(next_observation, action)
         return next_observation, reward, terminated
 
     def advance(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:

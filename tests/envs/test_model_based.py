@@ -377,3 +377,23 @@ def test_a_model_that_cannot_be_copied_is_tried_itself(known_model):
     model.remembered = torch.ones(2, requires_grad=True) * 2
     ModelBasedEnv(model, toy_env(), termination_fn=never_terminates)
     assert model.rows == [2]
+
+
+def test_a_known_reward_may_concatenate_what_it_gets(env_of):
+    def reward(observation, action, next_observation):
+        return torch.cat([observation, action, next_observation], -1).sum(-1, keepdim=True)
+
+    env = env_of(known_reward=True, reward_fn=reward)
+    state, action, noise = torch.ones(3, 4, 3), torch.full((3, 4, 1), 0.5), torch.zeros(3, 4, 2, 3)
+    # 3 of the state, 0.5 of the action, and three entries of 1 + drift
+    expected = 6.5 + 3 * torch.tensor(DRIFT).view(3, 1, 1, 1).expand(3, 4, 2, 1)
+    torch.testing.assert_close(env.transition(state, action, noise)[1], expected)
+
+
+def test_rewards_are_clipped_to_the_bounds_where_they_are_stated(env_of):
+    state, action = torch.zeros(3, 1, 3), torch.zeros(3, 1, 1)
+    reward = env_of(reward_bounds=(0.0, 1.0)).transition(state, action)[1]  # 0.5, 1.5 and 2.5 in the members
+    torch.testing.assert_close(reward.flatten(), torch.tensor([0.5, 1.0, 1.0]))
+    torch.testing.assert_close(env_of().transition(state, action)[1].flatten(), torch.tensor(REWARD))
+    with pytest.raises(ValueError, match=r"reward_bounds must increase, got \(1.0, 0.0\)"):
+        env_of(reward_bounds=(1.0, 0.0))
