@@ -100,9 +100,8 @@ class WorldModelFit(ABC):
         return {**report, "seconds": time.perf_counter() - start}
 
     def _warn_of_scale(self, targets: Tensor) -> None:
-        """Warns once where targets in units of the environment are of a size that the networks do not learn."""
-        spread = targets.std(0).max().item() if len(targets) > 1 and not self.world_model.normalize_targets else 1.0
-        if self._scale_warned or 1e-2 < spread < 1e2:
+        """Warns once where targets in units of the environment are too large for the networks to learn."""
+        if self._scale_warned or self.world_model.normalize_targets or (spread := targets.std(0).max().item()) < 100:
             return
         self._scale_warned = True
         warnings.warn(
