@@ -40,8 +40,8 @@ Every task and algorithm that was run with this package, failed runs included. T
 benchmark of 250,000 steps, 16 tasks and ten seeds has not been repeated.
 
 - **Figures.** Thin lines are seeds, each the trailing mean of five evaluations; the thick line is their mean, up to the
-  last step that all of them reached, without runs that were stopped or made for tuning (notes below the tables).
-  Black marks with bars are the published means of ten seeds with their standard
+  last step that all of them reached, without runs that were stopped or made for tuning ("stopped", with notes below
+  the tables). Black marks with bars are the published means of ten seeds with their standard
   errors {cite:p}`luis2024value`, with settings that may differ from ours ({doc}`deviations`).
 - **Tables.** "Last" is the mean of the last five evaluations of a run, "best" the highest such mean. Returns are as the
   environment pays them, `reward_scale` included: `-x0.5` in a name halves all rewards.
@@ -83,15 +83,16 @@ def task_section(task: str, curves: pd.DataFrame, info: pd.DataFrame, source: di
         name = f"`{algorithm}`, {utility}" if utility else f"`{algorithm}`"
         commit = f"`{str(row['commit'])[:7]}`" if row["commit"] else "see below"
         steps = int(curve["env_steps"].max())
-        lines.append(f"| {name} | {seed} | {steps:,} | {last:.1f} | {best:.1f} | {commit} | {minutes} |")
+        lines.append(f"| {name} | {seed} | {steps:,} | {last:z.1f} | {best:z.1f} | {commit} | {minutes} |")
         if row["note"]:
-            notes_of_runs.append(f"\nSeed {seed} of {name}: {row['note']}")
+            notes_of_runs.append(f"- Seed {seed} of {name}: {row['note']}.")
         if row["command"]:
             commands.setdefault(without_seed(str(row["command"])), None)
         else:
             notes.add(NOTES.get(source[run], "`benchmarks/results/README.md`"))
         hardware |= {str(row["hardware"])} - {""}
-    lines += notes_of_runs
+    if notes_of_runs:
+        lines += ["", *notes_of_runs]
     if notes:
         lines.append(f"\nCommit, command, hardware and time of the rows without them: {', '.join(sorted(notes))}.")
     if hardware:
@@ -109,7 +110,9 @@ def without_seed(command: str) -> str:
 
 
 def wrapped(command: str, width: int = 90) -> str:
-    """A shell command on several lines."""
+    """A shell command on several lines; a description of how a run was started becomes a comment."""
+    if not command.startswith("python "):
+        return f"# {command}"
     lines = [""]
     for part in command.split():
         if lines[-1] and len(lines[-1]) + len(part) >= width:
@@ -123,11 +126,20 @@ def figure_path(task: str) -> Path:
     return Path("figures") / f"results_{task.replace('/', '_').replace('.', '_')}.png"
 
 
+def count_of_seeds(whole: int, partial: int) -> str:
+    """How many seeds a curve has, and how many runs are not in its mean."""
+    parts = [f"{whole} seed{'s' * (whole > 1)}"] * (whole > 0) + [f"{partial} stopped"] * (partial > 0)
+    return ", ".join(parts)
+
+
 def draw(task: str, curves: pd.DataFrame, published: pd.DataFrame, partial: set[Any], path: Path) -> None:
     """Seeds, their mean without the ``partial`` runs, and published means of one task."""
-    with saved_figure(path, 4.4, 2.8) as figure:
+    limit = curves["env_steps"].max()
+    shown = published[(published["env"] == task) & (published["env_steps"] <= limit)].groupby(["algorithm", "utility"])
+    groups = curves.groupby(["algorithm", "utility"])
+    with saved_figure(path, 4.4, 2.5 + 0.16 * (groups.ngroups + shown.ngroups)) as figure:
         panel = figure.subplots()
-        for i, ((algorithm, utility), group) in enumerate(curves.groupby(["algorithm", "utility"])):
+        for i, ((algorithm, utility), group) in enumerate(groups):
             colour, line = COLOURS[i % len(COLOURS)], LINES[i // len(COLOURS) % len(LINES)]
             table = group.pivot(index="env_steps", columns="seed", values="episode_return")
             for seed in table:
@@ -135,11 +147,9 @@ def draw(task: str, curves: pd.DataFrame, published: pd.DataFrame, partial: set[
                 panel.plot(seen.index, seen, line, color=colour, linewidth=0.6, alpha=0.6)
             whole = [seed for seed in table if (task, algorithm, utility, seed) not in partial]
             common = table[whole or table.columns].dropna().mean(axis=1)
-            name = f"{algorithm} {utility} ({table.shape[1]} seed{'s' * (table.shape[1] > 1)})"
-            panel.plot(common.index, common, line, color=colour, linewidth=1.8, label=name)
-        limit = curves["env_steps"].max()
-        shown = published[(published["env"] == task) & (published["env_steps"] <= limit)]
-        for i, ((algorithm, utility), group) in enumerate(shown.groupby(["algorithm", "utility"])):
+            name = f"{algorithm} {utility}".strip() + f" ({count_of_seeds(len(whole), table.shape[1] - len(whole))})"
+            panel.plot(common.index, common, line, color=colour, linewidth=1.8 if whole else 0.6, label=name)
+        for i, ((algorithm, utility), group) in enumerate(shown):
             style: dict[str, Any] = {
                 "fmt": "os"[i % 2],
                 "color": "black",
@@ -152,7 +162,7 @@ def draw(task: str, curves: pd.DataFrame, published: pd.DataFrame, partial: set[
             )
         panel.set(xlabel="environment steps", ylabel="return", xlim=(0, 1.03 * limit))
         panel.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value else "0")
-        figure.legend(loc="outside upper center", ncols=2)
+        figure.legend(loc="outside upper left", fontsize=8)
 
 
 def main() -> None:

@@ -14,18 +14,20 @@ HEADER = "env,algorithm,utility,seed,env_steps,episode_return"
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory) -> str:
-    """The page of one task with two runs: returns 1 to 10 with seed 0, and a run of zeros with seed 1."""
+    """The page of one task: returns 1 to 10 with seed 0, zeros with seed 1, and a run that has no command."""
     pytest.importorskip("pandas")
     pytest.importorskip("matplotlib")
     folder = tmp_path_factory.mktemp("results")
     rows = [f"reach,sac,,0,{step},{step}.0,abcdef123" for step in range(1, 11)]
     rows += [f"reach,sac,,1,{step},0.0,abcdef123" for step in range(1, 11)]
+    rows.append("reach,old,,0,1,-0.01,abcdef123")
     (folder / "runs.csv").write_text("\n".join([f"{HEADER},commit", *rows]) + "\n")
     info = "env,algorithm,utility,seed,env_steps,commit,command,hardware,seconds,note"
     runs = [
         f"reach,sac,,{seed},10,abcdef123,python examples/sac.py seed={seed},a laptop,120,{note}"
         for seed, note in ((0, ""), (1, "stopped early"))
     ]
+    runs.append('reach,old,,0,1,abcdef123,"as sac, with an earlier fit, seed=0",a laptop,,')
     (folder / "runs_info.csv").write_text("\n".join([info, *runs]) + "\n")
     for name in ("cheetah_run.csv", "mountain_car.csv"):
         (folder / name).write_text(f"{HEADER}\n{Path(name).stem},eqr_sac,mean,0,1000,5.0\n")
@@ -42,7 +44,15 @@ def test_last_and_best_are_means_of_five_evaluations(page):
 
 def test_a_run_that_did_not_learn_is_shown_with_its_note(page):
     assert "| `sac` | 1 | 10 | 0.0 | 0.0 | `abcdef1` | 2 |" in page
-    assert "stopped early" in page
+    assert "- Seed 1 of `sac`: stopped early." in page
+
+
+def test_a_return_that_rounds_to_zero_has_no_sign(page):
+    assert "| `old` | 0 | 1 | 0.0 | 0.0 |" in page
+
+
+def test_what_is_not_a_command_is_a_comment(page):
+    assert "\n# as sac, with an earlier fit, seed=SEED\n" in page
 
 
 def test_seeds_share_one_command(page):

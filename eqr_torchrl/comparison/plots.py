@@ -183,8 +183,8 @@ def _draw(
             panel, colour = panel_of[env], colours[label(algorithm, utility)]
             if episodes is not None:
                 mine = episodes[(episodes[GROUP] == [env, algorithm, utility]).all(axis=1)]
-                panel.plot(mine["env_steps"] / unit, mine["episode_return"], ".", color=colour,
-                           markersize=2, alpha=0.3, markeredgewidth=0)  # fmt: skip
+                panel.plot(mine["env_steps"] / unit, mine["episode_return"], "o", color=colour,
+                           markersize=2.5, alpha=0.4, markeredgewidth=0)  # fmt: skip
             if show_seeds and runs["seed"].nunique() > 1:
                 for _, run in runs.groupby("seed"):
                     panel.plot(run["env_steps"] / unit, run["episode_return"], color=colour, linewidth=0.4, alpha=0.4)

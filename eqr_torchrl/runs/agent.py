@@ -55,10 +55,11 @@ class Agent:
 
         Returns:
             The environment.
-        """
-        from hydra.utils import instantiate
 
-        return instantiate(self.settings.env, **changes)
+        Raises:
+            ValueError: if its module cannot be imported here; what else its constructor raises is passed on.
+        """
+        return _build_env(self.settings.env, **changes)
 
     def make_model_env(self, env: EnvBase) -> Any:
         """Builds the imagined environment in which each row stays in one member.
@@ -111,7 +112,7 @@ def load_agent(source: str | Path) -> Agent:
         The agent.
 
     Raises:
-        ValueError: if ``source`` is none of these.
+        ValueError: if ``source`` is none of these, or if the module of its environment cannot be imported here.
         ImportError: if Hydra is not installed.
 
     Examples:
@@ -128,7 +129,7 @@ def load_agent(source: str | Path) -> Agent:
     if source.is_file() and source.name == POLICY_FILE:
         saved = _read_policy(source)
         cfg: Any = OmegaConf.create(saved["settings"])
-        actor = instantiate(cfg.actor, instantiate(cfg.env))
+        actor = instantiate(cfg.actor, _build_env(cfg.env))
         actor.load_state_dict(saved["actor"])
         return Agent(source.parent, cfg, saved["env_steps"], actor.eval(), [], None, None)
     checkpoint = source if source.is_file() else latest_checkpoint(source)
@@ -142,7 +143,7 @@ def load_agent(source: str | Path) -> Agent:
         )
     cfg = OmegaConf.load(folder / CONFIG_FILE)
     saved = load_checkpoint(checkpoint)
-    env = instantiate(cfg.env)
+    env = _build_env(cfg.env)
     actor = instantiate(cfg.actor, env)
     critics = [instantiate(cfg.critic, env) for _ in range(cfg.loss.num_qvalue_nets)]
     loss = instantiate(cfg.loss, actor, critics)
@@ -159,6 +160,17 @@ def load_agent(source: str | Path) -> Agent:
     return Agent(
         folder, cfg, saved["step"], actor.eval(), [critic.eval() for critic in critics], loss.eval(), world_model
     )
+
+
+def _build_env(settings: DictConfig, **changes: Any) -> EnvBase:
+    """The environment of a run; an error is the environment's own, not Hydra's account of it."""
+    from hydra.errors import InstantiationException
+    from hydra.utils import instantiate
+
+    try:
+        return instantiate(settings, **changes)
+    except InstantiationException as error:
+        raise (error.__cause__ or error) from None
 
 
 def save_policy(folder: Path, policy: nn.Module, settings: Mapping[str, Any], env_steps: int) -> Path:
