@@ -40,7 +40,13 @@ def main() -> None:
 
     agent = load_agent(args.source)
     is_dmc = str(agent.settings.env.get("name", "")).startswith("dmc/")
-    env = agent.make_env(seed=args.seed, **({} if args.video is None or is_dmc else {"render_mode": "rgb_array"}))
+    filming = {} if args.video is None or is_dmc else {"render_mode": "rgb_array"}
+    try:
+        env = agent.make_env(seed=args.seed, **filming)
+    except TypeError as error:
+        if not filming:
+            raise
+        raise ValueError(f"--video needs an environment whose constructor takes render_mode: {error}.") from error
     frames: list[Any] = []
     returns = []
     for episode in range(args.episodes):

@@ -538,6 +538,22 @@ class Drawn(gymnasium.Env):
         return np.full((16, 16, 3), 60 * self.steps, np.uint8)
 
 
+class Undrawn(Drawn):
+    """A point without pictures."""
+
+    def __init__(self):
+        super().__init__()
+
+
+def test_enjoy_names_what_a_video_needs(start, tmp_path, monkeypatch):
+    tiny = [text for text in TINY if not text.startswith("env.")]
+    own = ["env.name=test_examples:Undrawn", "env_steps=1"]
+    folder, _ = start("run", *own, "termination_fn=eqr_torchrl.envs.never_terminates", tiny=tiny, command=True)
+    monkeypatch.setattr(sys, "argv", ["enjoy.py", str(folder), "--video", str(tmp_path / "episode.gif")])
+    with pytest.raises(SystemExit, match="enjoy.py: --video needs an environment whose constructor takes render_mode"):
+        runpy.run_path(str(ROOT / "examples" / "enjoy.py"), run_name="__main__")
+
+
 def test_enjoy_evaluates_and_films(start, tmp_path, monkeypatch, capsys):
     imageio = pytest.importorskip("imageio.v3")
     tiny = [text for text in TINY if not text.startswith("env.")]
