@@ -79,10 +79,11 @@ class ModelBasedEnv(ModelBasedEnvBase):
         if rows_per_member < 1:
             raise ValueError(f"rows_per_member must be positive, got {rows_per_member}.")
         if world_model.predicts_reward == (reward_fn is not None):
-            needed = "must be None" if world_model.predicts_reward else "is required"
+            needed, instead = ("must be None", "False") if world_model.predicts_reward else ("is required", "True")
             raise ValueError(
                 f"reward_fn {needed} for a world model with predicts_reward={world_model.predicts_reward}, "
-                f"got {reward_fn}."
+                f"got {getattr(reward_fn, '__name__', reward_fn)}; or build the model with learn_reward={instead} "
+                f"(on a command line, world_model.learn_reward={instead.lower()})."
             )
         if reward_bounds is not None and not reward_bounds[0] < reward_bounds[1]:
             raise ValueError(f"reward_bounds must increase, got {tuple(reward_bounds)}.")

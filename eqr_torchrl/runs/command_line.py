@@ -146,8 +146,10 @@ class _Checker:
             for choice in value if isinstance(value, list) else [value]:
                 if known and choice is not None and not override.is_delete() and str(choice) not in known:
                     usual = ", ".join(_choices_of_script(self.folders, group, self.config_name))
+                    own = group == "env" and ":" in str(choice)
+                    hint = f" An environment of your own: env.name={choice}." if own else ""
                     raise CommandLineError(
-                        f"unknown {group}={choice}{_hint(str(choice), known, f'{group}=')} Choices: {usual}."
+                        f"unknown {group}={choice}{_hint(str(choice), known, f'{group}=')} Choices: {usual}.{hint}"
                     )
         try:
             return compose(self.config_name, list(job), return_hydra_config=True)

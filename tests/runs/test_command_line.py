@@ -107,6 +107,7 @@ MISTAKES = {
     "algoritm=mbpo": r"unknown key algoritm; did you mean algorithm\?",
     "optim.lrr=1": r"unknown key optim.lrr; did you mean optim.lr\? Keys of optim: lr, weight_decay \(\+optim.lrr=",
     "algorithm=mbop": r"unknown algorithm=mbop; did you mean algorithm=mbpo\? Choices: eqr_sac, incomplete, mbpo\.",
+    "env=my_module:Env": r"unknown env=my_module:Env. Choices: pendulum, .* your own: env.name=my_module:Env\.",
     "env=dmc/cheetah": r"unknown env=dmc/cheetah; did you mean env=dmc/cheetah-run\? Choices: pendulum, dmc/cheetah",
     "gamma=high": r"gamma must be a number, got 'high'\.",
     "compile=maybe": r"compile must be true or false, got 'maybe'\.",
