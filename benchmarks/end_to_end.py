@@ -46,6 +46,8 @@ def run_protocol(folder: str) -> tuple[dict[str, float], float]:
     overrides = [
         "env=dmc/cheetah-run",
         "budget=paper",
+        "fit=early_stopping",
+        "world_model=published",
         f"env_steps={STEPS}",
         f"eval_every={10 * STEPS}",
         "final_episodes=1",
@@ -56,13 +58,13 @@ def run_protocol(folder: str) -> tuple[dict[str, float], float]:
         cfg = compose("eqr_sac", overrides)
     eqr_sac.main(cfg)
     row = read_csv(Path(folder) / "metrics.csv")[-1]
-    fits = 1 / cfg.retrain_every
-    stages = {
-        "collector, simulator and replay": float(row["time/collect"]),
-        "model fit": float(row["time/model"]) * fits,
-        "rollouts into D_model": float(row["time/rollout"]) * fits,
-        f"{cfg.utd_ratio} updates": float(row["time/train"]),
+    columns = {  # seconds since the row before
+        "collector, simulator and replay": "collect",
+        "model fit": "model",
+        "rollouts into D_model": "rollout",
+        f"{cfg.utd_ratio} updates": "train",
     }
+    stages = {name: float(row[f"time/{column}"]) / cfg.log_every for name, column in columns.items()}
     return stages, sum(stages.values())
 
 
