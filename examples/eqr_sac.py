@@ -19,7 +19,7 @@ from torchrl.objectives import SoftUpdate
 from eqr_torchrl.comparison import plot_learning_curve
 from eqr_torchrl.data import TRANSITION_KEYS, check_memory, make_replay_buffer
 from eqr_torchrl.diagnostics import plot_value_distribution, value_quantiles
-from eqr_torchrl.envs import TerminationGuard
+from eqr_torchrl.envs import TerminationGuard, reward_bounds
 from eqr_torchrl.evaluation import evaluate
 from eqr_torchrl.objectives import make_update
 from eqr_torchrl.recipes import CONFIGS
@@ -33,6 +33,9 @@ def main(cfg: DictConfig) -> float | None:
     """Trains one agent; returns the mean return of its last evaluation, ``None`` if the run was finished before."""
     run = Run(cfg)  # checks the settings and seeds; nothing is on the disk yet
     env, eval_env = instantiate(cfg.env, seed=cfg.seed), instantiate(cfg.env, seed=cfg.seed)
+
+    if cfg.reward_bounds == "auto":
+        cfg.reward_bounds = reward_bounds(env)  # None: unknown
 
     # The parts
     actor = instantiate(cfg.actor, env).to(cfg.device)

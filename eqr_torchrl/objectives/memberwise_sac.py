@@ -47,9 +47,9 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
         utility: maps the members' values ``[..., M]`` to the scalar ``[...]`` that the actor ascends. Defaults to
             :class:`~eqr_torchrl.utility.MeanUtility`, as published.
         num_qvalue_nets: number of critics, ``1`` or ``M``. Defaults to the number given.
-        value_bounds: smallest and largest value without entropy, ``[r_min, r_max] / (1 - gamma)`` where rewards are
-            bounded, to which targets are clipped; the entropy bonus may exceed them by ``alpha`` times the magnitude of
-            ``target_entropy`` for each step. Defaults to ``None``: targets are not clipped.
+        reward_bounds: smallest and largest reward of a step where they are known. Targets are clipped to the values
+            that they allow, of episodes that may end at any time; the entropy bonus may exceed them by ``alpha`` times
+            the magnitude of ``target_entropy`` for each step. Defaults to ``None``: targets are not clipped.
         **options: see :class:`~eqr_torchrl.objectives.SoftActorCriticOptions`.
 
     Raises:
@@ -71,13 +71,13 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
         *,
         utility: nn.Module | None = None,
         num_qvalue_nets: int | None = None,
-        value_bounds: tuple[float, float] | None = None,
+        reward_bounds: tuple[float, float] | None = None,
         **options: Unpack[SoftActorCriticOptions],
     ) -> None:
         super().__init__(actor_network, qvalue_network, utility=utility, num_qvalue_nets=num_qvalue_nets, **options)
-        if value_bounds is not None and not value_bounds[0] < value_bounds[1]:
-            raise ValueError(f"value_bounds must increase, got {tuple(value_bounds)}.")
-        self.value_bounds = value_bounds
+        if reward_bounds is not None and not reward_bounds[0] < reward_bounds[1]:
+            raise ValueError(f"reward_bounds must increase, got {tuple(reward_bounds)}.")
+        self.reward_bounds = reward_bounds
 
     def compute_target(self, tensordict: TensorDictBase) -> Tensor:
         """Target of each member's value, without gradient.
@@ -106,10 +106,13 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
             target = F.epistemic_quantile_target(
                 reward, terminated, values.unsqueeze(-1), log_prob, gamma=discount, alpha=self._alpha
             )
-            if self.value_bounds is None:
-                return target
-            slack = self._alpha * self.target_entropy.abs() / (1 - self.gamma)
-            return target.clamp(self.value_bounds[0] - slack, self.value_bounds[1] + slack)
+            return target if self.reward_bounds is None else target.clamp(*self._value_bounds(*self.reward_bounds))
+
+    def _value_bounds(self, smallest: float, largest: float) -> tuple[Tensor, Tensor]:
+        """Values of episodes of one step to infinitely many with the smallest and the largest reward, and entropy."""
+        steps = 1 / (1 - self.gamma).clamp(min=1e-9)  # finite for a discount of 1, so that 0 stays 0
+        entropy = self._alpha * self.target_entropy.abs() * steps
+        return (smallest * steps).clamp(max=smallest) - entropy, (largest * steps).clamp(min=largest) + entropy
 
     def _member_values(self, successors: TensorDictBase, action: Tensor) -> Tensor:
         """Target value ``m`` at the draws of member ``m``, ``[*B, M, K]``."""

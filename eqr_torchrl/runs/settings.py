@@ -47,7 +47,7 @@ class LoopSettings:
     num_threads: int | None = None
     termination_fn: str | None = None
     reward_fn: str | None = None
-    reward_bounds: list[float] | None = None
+    reward_bounds: Any = None  # "auto", two numbers, or None
     env_steps: int = 250_000
     warmup_steps: int = 5_000
     retrain_every: int = 250
@@ -75,6 +75,10 @@ class LoopSettings:
             raise ValueError(f"gamma must be in [0, 1], got {self.gamma}.")
         if not 0 < self.tau <= 1:
             raise ValueError(f"tau must be in (0, 1], got {self.tau}.")
+        bounds = self.reward_bounds
+        pair = isinstance(bounds, list) and [type(bound) in (int, float) for bound in bounds] == [True, True]
+        if bounds not in (None, "auto") and not pair:
+            raise ValueError(f"reward_bounds must be two numbers, auto or null, got {bounds}.")
         try:
             device = torch.device(self.device)
         except RuntimeError as error:
@@ -145,7 +149,7 @@ def plain_types(annotation: Any) -> list[str]:
 def kind_of(annotation: Any) -> str:
     """What a value with this annotation must be, in words."""
     names = [name.strip() for name in str(getattr(annotation, "__name__", annotation)).split("|")]
-    return " or ".join(_KINDS.get(name, {"list[float]": "a list of numbers"}.get(name, name)) for name in names)
+    return " or ".join(_KINDS.get(name, name) for name in names)
 
 
 def save_settings(cfg: DictConfig, folder: str | Path, **record: Any) -> dict[str, Any]:

@@ -195,14 +195,22 @@ def test_terminal_rows_may_hold_nan():
 def test_targets_are_clipped_to_what_bounded_rewards_allow():
     # rewards in [0, 1], gamma 0.9: values in [0, 10], and the entropy of a step, at most alpha |H| = 2, ten times: 20
     critic = linear_critic([0.0], [0.0], [1000.0, -1000.0, 5.0])
-    settings = {"alpha_init": 2.0, "fixed_alpha": True, "target_entropy": -1.0, "value_bounds": (0.0, 10.0)}
+    settings = {"alpha_init": 2.0, "fixed_alpha": True, "target_entropy": -1.0, "reward_bounds": (0.0, 1.0)}
     loss = make_loss(critic, uniform_actor(2.0), **settings)
     batch = toy_batch(B=1, M=3, K=1, observation_dim=1)
     batch["next", "reward"].fill_(0.5)
     inside = 0.5 + 0.9 * (5.0 + 2 * LOG_4)
     torch.testing.assert_close(loss.compute_target(batch), torch.tensor([[30.0, -20.0, inside]]))
-    with pytest.raises(ValueError, match=r"value_bounds must increase, got \(1.0, 0.0\)"):
-        make_loss(value_bounds=(1.0, 0.0))
+    # rewards in [-4, -1]: from -40 without an end to -1 where the episode ends at once
+    loss = make_loss(critic, uniform_actor(2.0), **{**settings, "reward_bounds": (-4.0, -1.0)})
+    batch["next", "reward"].fill_(-2.0)
+    torch.testing.assert_close(loss.compute_target(batch)[0, :2], torch.tensor([19.0, -60.0]))
+    # without a discount, rewards of one sign bound values on one side
+    loss = make_loss(critic, uniform_actor(2.0), **{**settings, "alpha_init": 1e-20})
+    loss.make_value_estimator(gamma=1.0)
+    torch.testing.assert_close(loss.compute_target(batch)[0, :2], torch.tensor([998.0, 0.0]))
+    with pytest.raises(ValueError, match=r"reward_bounds must increase, got \(1.0, 0.0\)"):
+        make_loss(reward_bounds=(1.0, 0.0))
 
 
 def test_batches_that_do_not_fit_are_named():

@@ -87,7 +87,8 @@ def test_a_wrong_setting_is_named_before_a_folder_exists(tmp_path):
         ({"logger": {"backends": ["wandbb"]}}, "got 'wandbb'"),
         ({"logger": {"backends": "wandb"}}, r"logger.backends must be a list, such as \[tensorboard\], got 'wandb'"),
         ({"device": "gpu"}, "device must be one of torch, such as cpu or cuda, got gpu"),
-        ({"reward_bounds": 3}, "reward_bounds must be a list of numbers or null, got 3"),
+        ({"reward_bounds": 3}, "reward_bounds must be two numbers, auto or null, got 3"),
+        ({"reward_bounds": [0.0, "1"]}, r"reward_bounds must be two numbers, auto or null, got \[0.0, '1'\]"),
         ({"labels": None}, "labels must have text for algorithm, got None"),
         ({"labels": {"algorithm": "none", "utility": None}}, "labels must have text for utility, got "),
     ]:
