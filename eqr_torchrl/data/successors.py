@@ -24,7 +24,9 @@ class EnsembleSuccessors(Transform):
     model's successor is one step away. It is a TorchRL transform: call it, or append it to a replay buffer.
 
     The paper draws ``K = 5`` independent next states and five actions at each. Stratified draws (``"stratified"``, a
-    Latin hypercube over ``K`` in every noise dimension) give unbiased averages of less variance for fewer draws.
+    Latin hypercube over ``K`` in every noise dimension) give unbiased averages of less variance for fewer draws. Each
+    draw then has the mean of the predicted reward, whose noise is independent of the next state's and enters a target
+    linearly: a sample would only add variance and, where rewards are clipped to bounds, bias.
 
     Args:
         model_env: the world model as an environment. It is not registered as a submodule.
@@ -147,4 +149,7 @@ class EnsembleSuccessors(Transform):
         kwargs = {"device": observation.device, "dtype": observation.dtype}
         if self.sampling == "iid":
             return torch.randn(size, **kwargs, **drawn_from(self.model_env.generator))
-        return stratified_normal(size, dim=2, **kwargs, generator=self.model_env.generator)
+        noise = stratified_normal(size, dim=2, **kwargs, generator=self.model_env.generator)
+        if self.model_env.world_model.predicts_reward:
+            noise[..., -1] = 0.0
+        return noise
