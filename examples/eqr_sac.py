@@ -85,7 +85,7 @@ def main(cfg: DictConfig) -> float | None:
                 continue
             if (step - 1) % cfg.retrain_every == 0:
                 run.log("model", fit(replay[:]))  # learn the models
-                run.log("rollout", imagine(actor, replay[:]["observation"], model_buffer))  # imagine
+                run.log("rollout", imagine(actor, replay[:], model_buffer))  # imagine
             for _ in range(cfg.utd_ratio):
                 run.log("train", update())  # learn values, improve the policy
 

@@ -17,7 +17,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 from eqr_torchrl.envs.lookup import import_by_name
 from eqr_torchrl.envs.model_based import ModelBasedEnv, RewardFn
 from eqr_torchrl.envs.terminations import TerminationFn, termination_for
-from eqr_torchrl.functional import onednn_products
+from eqr_torchrl.functional import onednn_products, rarity_weights
 from eqr_torchrl.world_models import WorldModel
 
 TRANSITION_KEYS = (
@@ -42,8 +42,9 @@ def branched_rollout(
     horizon: int,
     keys: Sequence[NestedKey] = TRANSITION_KEYS,
     chunk_size: int = 4096,
+    weights: Tensor | None = None,
 ) -> dict[str, float]:
-    r"""Rolls the policy out in every member, from states drawn uniformly with replacement, into the model buffer.
+    r"""Rolls the policy out in every member, from states drawn with replacement, into the model buffer.
 
     Lines 9 to 12 of Algorithm 2 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_; branched rollouts are due
     to `Janner et al. (2019) <https://arxiv.org/abs/1906.08253>`_. A row ends with the transition that terminates.
@@ -61,12 +62,14 @@ def branched_rollout(
             half the memory. ``"member"``, int64, is available too: the member that a row stays in, or ``-1`` in
             ``"resampled"`` mode.
         chunk_size: rows of each member that are simulated at once, which bounds the memory.
+        weights: how often each state is drawn, relative to the others, shape ``[n]``. Defaults to ``None``: uniformly.
 
     Returns:
         ``rows`` written, ``dropped`` rows that were not finite, and the mean ``reward`` of the written ones.
 
     Raises:
-        ValueError: if ``states`` is empty, a number is not positive, or a key is unknown.
+        ValueError: if ``states`` is empty, ``weights`` has another length, a number is not positive, or a key is
+            unknown.
 
     Examples:
         >>> from eqr_torchrl.data import make_model_buffer
@@ -81,13 +84,18 @@ def branched_rollout(
     _check_counts(num_starts=num_starts, horizon=horizon, chunk_size=chunk_size)
     if states.ndim != 2 or not len(states):
         raise ValueError(f"states must be of shape [n, S] with n > 0, got {tuple(states.shape)}.")
+    if weights is not None and weights.shape != states.shape[:1]:
+        raise ValueError(f"weights must be of shape [n], n = {len(states)}, got {tuple(weights.shape)}.")
     _check_keys(keys)
     keys, num_members, device = list(keys), model_env.world_model.num_members, model_env.device
     fixed = model_env.member == "fixed"
     rows, dropped, reward_sum = 0, 0, torch.zeros((), device=device, dtype=torch.float64)
     for begin in range(0, num_starts, chunk_size):
         size = (num_members, min(chunk_size, num_starts - begin))
-        index = torch.randint(len(states), size, device=states.device, generator=model_env.generator)
+        if weights is None:
+            index = torch.randint(len(states), size, device=states.device, generator=model_env.generator)
+        else:
+            index = weights.multinomial(math.prod(size), replacement=True, generator=model_env.generator).view(size)
         observation = states[index].to(device)
         member = torch.arange(num_members, device=device) if fixed else torch.full((num_members,), -1, device=device)
         member = member[:, None, None].expand(*size, 1)
@@ -139,6 +147,9 @@ class BranchedRollouts:
         starts_per_step: start states for each environment step between two rounds, ``L``.
         steps_per_round: environment steps between two rounds, ``F``.
         retained_rounds: rounds that D_model keeps; only :attr:`capacity` depends on it.
+        rare_threshold: standard deviations of the reward beyond which rollouts start more often from a state
+            (:func:`~eqr_torchrl.functional.rarity_weights`), so that a reward that was seen once is imagined often.
+            Defaults to ``None``: start states are drawn uniformly, as published.
         stored_keys: what is stored, see :func:`branched_rollout`.
         chunk_size: rows of each member that are simulated at once.
         termination_fn: end of an episode, see :data:`~eqr_torchrl.envs.TerminationFn`: a function, or its name
@@ -161,7 +172,7 @@ class BranchedRollouts:
         >>> imagine.capacity  # horizon x members x starts x rounds
         1200
         >>> buffer = make_model_buffer(imagine.capacity, batch_size=4)
-        >>> imagine(toy_actor(), torch.zeros(7, 3), buffer)["fixed"]["rows"]
+        >>> imagine(toy_actor(), toy_env().rollout(7), buffer)["fixed"]["rows"]
         400
     """
 
@@ -175,6 +186,7 @@ class BranchedRollouts:
         starts_per_step: int = 400,
         steps_per_round: int = 250,
         retained_rounds: int = 10,
+        rare_threshold: float | None = None,
         stored_keys: Sequence[NestedKey] = TRANSITION_KEYS,
         chunk_size: int = 4096,
         termination_fn: TerminationFn | str | None = None,
@@ -196,6 +208,9 @@ class BranchedRollouts:
         if termination_fn is None:
             termination_fn = termination_for(env)
         self.termination_fn = import_by_name(termination_fn) if isinstance(termination_fn, str) else termination_fn
+        if rare_threshold is not None and not rare_threshold > 0:
+            raise ValueError(f"rare_threshold must be positive or None, got {rare_threshold}.")
+        self.rare_threshold = rare_threshold
         self.horizon, self.retained_rounds, self.chunk_size = horizon, retained_rounds, chunk_size
         self.rollouts: list[tuple[ModelBasedEnv, int]] = []
         total = starts_per_step * steps_per_round
@@ -234,28 +249,33 @@ class BranchedRollouts:
         return math.prod((self.horizon, starts, self.retained_rounds))
 
     def __call__(
-        self, policy: Callable[[TensorDictBase], TensorDictBase], states: Tensor, model_buffer: ReplayBuffer
+        self, policy: Callable[[TensorDictBase], TensorDictBase], data: TensorDictBase, model_buffer: ReplayBuffer
     ) -> dict[str, dict[str, float]]:
         """Fills the model buffer with one round of rollouts.
 
         Args:
             policy: writes ``action``; sampled, not its mode.
-            states: real states, in environment units, shape ``[n, S]``.
+            data: real transitions, in environment units, batch size ``[n]``: rollouts start from ``"observation"``, and
+                ``("next", "reward")`` is read with a ``rare_threshold``.
             model_buffer: where the transitions go.
 
         Returns:
             For each rule, under the name of its member, what :func:`branched_rollout` returns.
         """
+        weights = None
+        if self.rare_threshold is not None:
+            weights = rarity_weights(data["next", "reward"], self.rare_threshold)
         return {
             model_env.member: branched_rollout(
                 model_env,
                 policy,
-                states,
+                data["observation"],
                 model_buffer,
                 num_starts=num_starts,
                 horizon=self.horizon,
                 keys=self.stored_keys,
                 chunk_size=self.chunk_size,
+                weights=weights,
             )
             for model_env, num_starts in self.rollouts
         }

@@ -11,6 +11,7 @@ from eqr_torchrl.functional.quantiles import (
     quantile_projection,
     wasserstein_distance,
 )
+from eqr_torchrl.functional.rarity import rarity_weights
 
 __all__ = [
     "epistemic_quantile_target",
@@ -19,6 +20,7 @@ __all__ = [
     "quantile_huber_loss",
     "quantile_midpoints",
     "quantile_projection",
+    "rarity_weights",
     "soft_clamp",
     "stratified_normal",
     "tanh_normal",

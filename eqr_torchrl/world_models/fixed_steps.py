@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from eqr_torchrl.functional import rarity_weights
 from eqr_torchrl.world_models.fit import Progress, Rows, WorldModelFit, errors
 from eqr_torchrl.world_models.gaussian import GaussianEnsemble
 
@@ -23,8 +23,8 @@ class FixedStepsFit(WorldModelFit):
 
     A reward seen once among thousands of zeros would be drawn once in a pass over the data, which is too seldom to
     learn it. A row with a target more than ``rare_threshold`` standard deviations from its mean counts as often as it
-    exceeds the threshold, in every member. Rows are weighed by their targets alone: a rare *place* is left to
-    the bootstrap.
+    exceeds the threshold (:func:`~eqr_torchrl.functional.rarity_weights`), in every member. Rows are weighed by their
+    targets alone: a rare *place* is left to the bootstrap.
 
     Args:
         world_model: ensemble to fit.
@@ -71,7 +71,9 @@ class FixedStepsFit(WorldModelFit):
         device = rows.targets.device
         members, draw = list(range(num_members)), device if generator is None else generator.device
         size = min(self.batch_size, num_rows)
-        weight = self.row_weights(rows.targets).to(draw)
+        weight = torch.ones(num_rows, device=draw)
+        if self.rare_threshold is not None:
+            weight = rarity_weights(rows.targets, self.rare_threshold).to(draw)
         sample = torch.randint(num_rows, (num_members, num_rows), generator=generator, device=draw)
         copies = torch.zeros(num_members, num_rows, device=draw).scatter_add_(
             1, sample, torch.ones(1, 1, device=draw).expand_as(sample)
@@ -85,18 +87,3 @@ class FixedStepsFit(WorldModelFit):
         shown = torch.randperm(num_rows, generator=generator, device=draw)[:_REPORTED_ROWS].to(device)
         mse, nll = errors(self.world_model, rows, shown, members, units=True).tolist()
         return {"train_mse": mse, "train_nll": nll, "train_rows": num_rows, "rare_rows": int((weight > 1).sum())}
-
-    def row_weights(self, targets: Tensor) -> Tensor:
-        """How often each row counts, relative to an ordinary one.
-
-        Args:
-            targets: changes of the observation, and rewards, in units of the environment, shape ``[n, D]``.
-
-        Returns:
-            Weights of at least 1, shape ``[n]``.
-        """
-        if self.rare_threshold is None:
-            return torch.ones(len(targets), device=targets.device)
-        std, mean = torch.std_mean(targets.double(), 0, correction=0)
-        deviations = ((targets - mean).abs() / std).nan_to_num(nan=0.0).amax(-1)
-        return (deviations / self.rare_threshold).clamp(min=1.0).float()

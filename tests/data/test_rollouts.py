@@ -191,12 +191,19 @@ def make_rollouts(model, **changes):
     return BranchedRollouts(model, toy_env(), **(arguments | {"termination_fn": never_terminates} | changes))
 
 
+def real(num_rows=1):
+    """Transitions from the origin without reward."""
+    return TensorDict(
+        {"observation": torch.zeros(num_rows, 3), "next": {"reward": torch.zeros(num_rows, 1)}}, [num_rows]
+    )
+
+
 def test_a_round_follows_every_rule_and_the_capacity_holds_the_retained_rounds(known_model):
     # 3 x 4 = 12 start states: 5 members x 12 x 2 steps in fixed members; 12 // 5 = 2 for each, 5 x 2 x 2, in resampled
     imagine = make_rollouts(known_model([0.0] * 5, [1.0] * 5), stored_keys=ALL_KEYS)
     assert imagine.capacity == 5 * (120 + 20)
     buffer = make_model_buffer(imagine.capacity)
-    report = imagine(still, torch.zeros(1, 3), buffer)
+    report = imagine(still, real(), buffer)
     assert {name: part["rows"] for name, part in report.items()} == {"fixed": 120, "resampled": 20}
     assert buffer[:]["member"].flatten().add(1).bincount().tolist() == [20, 24, 24, 24, 24, 24]
     assert [env.member for env, _ in imagine.rollouts] == ["fixed", "resampled"] and imagine.model_env.member == "fixed"
@@ -205,7 +212,7 @@ def test_a_round_follows_every_rule_and_the_capacity_holds_the_retained_rounds(k
 def test_one_stored_transition_is_what_a_round_writes(known_model):
     imagine = make_rollouts(known_model([0.0], [0.0]), stored_keys=["observation", ["next", "reward"], "member"])
     buffer = make_model_buffer(imagine.capacity)
-    imagine(still, torch.zeros(1, 3), buffer)
+    imagine(still, real(), buffer)
     stored = {key: (value.shape[1:], value.dtype) for key, value in buffer[:].items(True, True)}
     assert stored == {key: (value.shape, value.dtype) for key, value in imagine.transition.items(True, True)}
 
@@ -219,14 +226,34 @@ def test_known_rewards_and_ends_may_be_named(known_model):
         stored_keys=["observation", ("next", "reward"), ("next", "terminated")],
     )
     buffer = make_model_buffer(imagine.capacity)
-    report = imagine(still, torch.zeros(1, 3), buffer)
+    report = imagine(still, real(), buffer)
     assert report["fixed"] == {"rows": 12, "dropped": 0, "reward": 3.0}
     assert buffer[:]["next", "terminated"].all()
+
+
+def test_rollouts_start_more_often_where_the_reward_is_rare(known_model):
+    # one reward among 101 rows lies 10 deviations out: it counts 10 times, 10 of 110 draws
+    data = real(101)
+    data["observation"][7] = 1.0
+    data["next", "reward"][7] = 5.0
+    for threshold, share in ((None, 1 / 101), (1.0, 10 / 110)):
+        imagine = make_rollouts(known_model([0.0, 0.0]), reward_fn="diagnose_rules:pays_three", rules=RULES[:1],
+                                horizon=1, starts_per_step=1000, rare_threshold=threshold)  # fmt: skip
+        buffer = make_model_buffer(imagine.capacity)
+        imagine(still, data, buffer)
+        starts = buffer[:8000]["observation"][:, 0]
+        assert abs(starts.mean() - share) < 5 * (share / 8000) ** 0.5
+
+
+def test_weights_of_start_states_have_their_length(known_model):
+    with pytest.raises(ValueError, match=r"weights must be of shape \[n\], n = 4, got \(3,\)"):
+        imagine(known_model([0.0], [0.0]), torch.zeros(4, 3), num_starts=1, horizon=1, weights=torch.ones(3))
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"rare_threshold": 0.0}, "rare_threshold must be positive or None, got 0.0"),
         ({"horizon": 2.5}, "horizon must be a positive integer, got 2.5"),
         ({"starts_per_step": 0}, "starts_per_step must be a positive integer, got 0"),
         ({"retained_rounds": True}, "retained_rounds must be a positive integer, got True"),

@@ -100,17 +100,6 @@ def test_a_goal_seen_once_is_learned_and_kept_and_costs_the_rest_little():
     assert errors[3.0] < 1.2 * errors[None]
 
 
-def test_rare_rows_count_as_often_as_they_exceed_the_threshold():
-    # 100 zeros and one 1: mean 0.0099, deviation sqrt(0.0098) = 0.099, so it lies 10 deviations out: 10 / 3
-    model = GaussianEnsemble(3, 1, num_members=2, num_cells=(8,))
-    targets = torch.zeros(101, 4)
-    targets[7, 3] = 1.0
-    weights = FixedStepsFit(model).row_weights(targets)
-    torch.testing.assert_close(weights[7], torch.tensor(10 / 3), rtol=1e-3, atol=0)
-    assert (weights[torch.arange(101) != 7] == 1).all()
-    assert (FixedStepsFit(model, rare_threshold=None).row_weights(targets) == 1).all()
-
-
 def test_rewards_that_the_published_form_cannot_learn_are_named_once():
     fit = FixedStepsFit(GaussianEnsemble(3, 1, num_members=2, num_cells=(8,), normalize_targets=False), num_steps=1)
     data = transitions(50, reward_scale=10_000.0)

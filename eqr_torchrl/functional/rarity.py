@@ -1,0 +1,31 @@
+"""How rare a row is among others."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def rarity_weights(values: Tensor, threshold: float) -> Tensor:
+    r"""Weights that let rows with rare values count more often.
+
+    .. math:: w_i = \max\Big(1, \max_j \frac{|v_{ij} - \bar v_j|}{c\, \mathrm{std}(v_j)}\Big)
+
+    A value of 1 among zeros, seen in a share :math:`p` of the rows, lies :math:`\sqrt{(1 - p) / p}` standard deviations
+    from the mean: its rows get a share near :math:`\sqrt{p} / c` of the draws while they are rare, and no more than
+    others once they are common. Columns that never vary count nothing.
+
+    Args:
+        values: one row for each transition, in any units, shape ``[n, D]``.
+        threshold: :math:`c`, standard deviations beyond which a row counts as rare.
+
+    Returns:
+        Weights of at least 1, shape ``[n]``.
+
+    Examples:
+        >>> rarity_weights(torch.tensor([[0.0]] * 99 + [[1.0]]), 1.0)[-2:]  # sqrt(99)
+        tensor([1.0000, 9.9499])
+    """
+    std, mean = torch.std_mean(values.double(), 0, correction=0)  # float64: a small spread around a large mean
+    deviations = ((values - mean).abs() / std).nan_to_num(nan=0.0).amax(-1)
+    return (deviations / threshold).clamp(min=1.0).float()
