@@ -12,23 +12,54 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from tensordict import TensorDictBase
 
-from eqr_torchrl.functional import gaussian_nll
+from eqr_torchrl.functional import gaussian_nll, rarity_weights
 from eqr_torchrl.world_models import EarlyStoppingFit, FixedStepsFit, GaussianEnsemble, WorldModelFit
+
+
+class NoBootstrap(FixedStepsFit):
+    """The default fit, with all rows in every member's sample."""
+
+    def _fit(self, rows, generator, progress):
+        chances = rarity_weights(rows.targets, self.rare_threshold or math.inf)
+        index = chances.expand(self.world_model.num_members, -1).multinomial(self.num_steps * self.batch_size, True)
+        for batch in index.split(self.batch_size, dim=1):
+            self._step(rows, batch, list(range(self.world_model.num_members)))
+        return {}
+
+
+class HeldOutEpisodes(EarlyStoppingFit):
+    """Early stopping on whole episodes of 1,000 steps (the last one may be shorter) instead of on single rows."""
+
+    def _fit(self, rows, generator, progress):
+        def by_episode(size, **kwargs):
+            if size != rows.num_rows:  # the order of an epoch
+                return draw(size, **kwargs)
+            episodes = torch.arange(size).split(1000)
+            return torch.cat([episodes[i] for i in draw(len(episodes))])
+
+        draw = torch.randperm
+        with mock.patch("torch.randperm", by_episode):
+            return super()._fit(rows, generator, progress)
+
 
 RULES: dict[str, Callable[[GaussianEnsemble], WorldModelFit]] = {
     "early stopping": lambda model: EarlyStoppingFit(model),
+    "early stopping, held out by episode": lambda model: HeldOutEpisodes(model),
     "early stopping, likelihood": lambda model: EarlyStoppingFit(model, min_likelihood_improvement=0.01),
     "early stopping, variance weight": lambda model: EarlyStoppingFit(model, variance_weight=0.5),
     "250 steps": lambda model: FixedStepsFit(model, variance_weight=0.0, rare_threshold=None),
     "250 steps, variance weight": lambda model: FixedStepsFit(model, rare_threshold=None),
     "250 steps, variance weight, rare rows": lambda model: FixedStepsFit(model),
+    "250 steps, variance weight, rare rows, no bootstrap": lambda model: NoBootstrap(model),
     "125 steps, variance weight, rare rows": lambda model: FixedStepsFit(model, num_steps=125),
 }
 HORIZON, FUTURE = 20, 400
