@@ -33,9 +33,6 @@ def plot_value_distribution(
         member_values: Monte-Carlo value of each ensemble member at each state, shape ``[R, M]``: circles.
         xlabel: name and unit of the value axis.
 
-    Returns:
-        The path.
-
     Raises:
         ValueError: if the shapes do not fit.
 
@@ -99,9 +96,6 @@ def plot_value_maps(
         xlabel: name and unit of ``x``.
         ylabel: name and unit of ``y``.
 
-    Returns:
-        The path.
-
     Raises:
         ValueError: if a map does not have the shape ``[Y, X]``.
 
@@ -134,9 +128,6 @@ def plot_calibration(coverage: ArrayLike, probabilities: ArrayLike, ranks: Array
         ranks: from :func:`~eqr_torchrl.diagnostics.probability_integral_transform`, any shape.
         path: file to write.
 
-    Returns:
-        The path.
-
     Examples:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -165,9 +156,6 @@ def plot_steps(
         path: file to write.
         ylabel: name and unit of the values.
         xlabel: name of the steps, counted from 1.
-
-    Returns:
-        The path.
 
     Examples:
         >>> import tempfile
