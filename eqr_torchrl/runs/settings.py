@@ -159,13 +159,8 @@ def _in_words(kinds: Sequence[str]) -> str:
 def save_settings(cfg: DictConfig, folder: str | Path, **record: Any) -> dict[str, Any]:
     """Writes a run's settings to ``config.yaml``, and prints those that change in a resumed run.
 
-    Args:
-        cfg: the configuration.
-        folder: the run folder; if it holds a ``config.yaml``, this run is a resumed one.
-        **record: what the settings were resolved to, for people (versions, target entropy): written under ``record``.
-
-    Returns:
-        The settings as plain dictionaries and lists, interpolations resolved.
+    What they were resolved to (``record``: versions, target entropy) is added for people. Returns the settings as plain
+    dictionaries and lists, interpolations resolved.
 
     Examples:
         >>> import tempfile

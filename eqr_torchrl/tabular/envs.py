@@ -52,8 +52,6 @@ class MDPEnv(EnvBase):
         self._rewards, self._terminal = mdp.rewards.flatten().float(), mdp.terminal
         count = math.prod(mdp.batch_shape)
         self._offset = torch.arange(count, device=self.device).reshape(mdp.batch_shape) * mdp.rewards[0].numel()
-        if not mdp.batch_shape:
-            self._offset = torch.zeros((), dtype=torch.long, device=self.device)
         shape, flag_shape = self.batch_size, torch.Size((*self.batch_size, 1))
         self.observation_spec = Composite(observation=Categorical(mdp.num_states, shape), shape=shape).to(self.device)
         self.action_spec = Categorical(mdp.num_actions, shape, device=self.device)
