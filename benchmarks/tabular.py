@@ -47,9 +47,9 @@ def main() -> None:
 
     arrays: dict[tuple[int, int], Any] = {}
     for batch, states, quantiles in ((3 * BETAS * RUNS, 4, 10), (SNAPSHOTS, ROOM_STATES, ROOM_QUANTILES)):
-        process = single.sample_process(no_choice, (1, batch))
+        process = single.sample_process(no_choice, (batch,))
         if states == ROOM_STATES:
-            process = nroom_prior().sample_process(right, (1, batch))
+            process = nroom_prior().sample_process(right, (batch,))
         arrays[batch * states, quantiles] = (torch.rand(batch, states, quantiles, dtype=torch.float64), process)
     small, large = arrays
     pairs, sort = 10**9, 0

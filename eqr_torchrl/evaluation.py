@@ -6,12 +6,13 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import numpy as np
 import torch
 from tensordict import TensorDictBase
 from torch import nn
+from torchrl.checkpoint import GlobalRNGState
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type, step_mdp
 
@@ -96,8 +97,7 @@ def _run_episode(
     env: EnvBase, policy: Callable[[TensorDictBase], TensorDictBase], max_steps: int | None
 ) -> tuple[float, int]:
     """Return and length of one episode; a plain loop, because ``env.rollout`` costs twice as much for each step."""
-    parameter = next(policy.parameters(), None) if isinstance(policy, nn.Module) else None
-    policy_device = None if parameter is None else parameter.device
+    policy_device = device_of(policy) if isinstance(policy, nn.Module) else None
     tensordict = env.reset()
     episode_return, length, done = 0.0, 0, False
     while not done and length != max_steps:
@@ -122,37 +122,37 @@ def _run_episode(
     return episode_return, length
 
 
+def device_of(module: nn.Module) -> torch.device | None:
+    """Device of the parameters; ``None`` if there are none."""
+    return next((parameter.device for parameter in module.parameters()), None)
+
+
 @contextmanager
 def evaluation_mode(*modules: nn.Module) -> Iterator[None]:
     """Eval mode and frozen running statistics, each submodule's own setting restored at the end."""
     submodules = [submodule for module in modules for submodule in module.modules()]
-    training = [submodule.training for submodule in submodules]
     # `frozen` is how TorchRL's VecNorm transforms stop collecting statistics; they ignore eval mode.
-    frozen: list[tuple[Any, Any]] = [(s, s.frozen) for s in submodules if isinstance(getattr(s, "frozen", None), bool)]
+    flags = [(s, name) for s in submodules for name in ("training", "frozen")]
+    before = [(s, name, getattr(s, name)) for s, name in flags if isinstance(getattr(s, name, None), bool)]
     try:
-        for submodule in submodules:
-            submodule.training = False
-        for submodule, _ in frozen:
-            submodule.frozen = True
+        for submodule, name, _ in before:
+            setattr(submodule, name, name == "frozen")
         yield
     finally:
-        for submodule, mode in zip(submodules, training, strict=True):
-            submodule.training = mode
-        for submodule, was_frozen in frozen:
-            submodule.frozen = was_frozen
+        for submodule, name, value in before:
+            setattr(submodule, name, value)
 
 
 @contextmanager
 def isolated_rng(seed: int | None = None) -> Iterator[None]:
     """Global generators of torch, numpy and Python: seeded inside if ``seed`` is given, as before at the end."""
-    numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002, the global state itself is meant
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        try:
-            if seed is not None:
-                torch.manual_seed(seed)
-                np.random.seed(seed % 2**32)  # noqa: NPY002
-                random.seed(seed)
-            yield
-        finally:
-            np.random.set_state(numpy_state)  # noqa: NPY002
-            random.setstate(python_state)
+    generators = GlobalRNGState()
+    before = generators.state_dict()
+    try:
+        if seed is not None:
+            torch.manual_seed(seed)
+            np.random.seed(seed % 2**32)  # noqa: NPY002, the global state itself is meant
+            random.seed(seed)
+        yield
+    finally:
+        generators.load_state_dict(before)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Scores = Mapping[str, ArrayLike]
-"""Task name to the scores of its runs, shape ``[..., R]``. Named tasks, so that runs and tasks cannot be swapped."""
+"""Task name to the normalised scores of its runs, shape ``[..., R]``; tasks may have different numbers of runs."""
 
 FloatArray = NDArray[np.float64]
 
@@ -29,7 +29,7 @@ def interquartile_mean(scores: Scores) -> FloatArray:
     runs, rounded down, is dropped at each end. Every run weighs the same, whatever its task.
 
     Args:
-        scores: normalised scores, task to ``[..., R]``; tasks may have different numbers of runs.
+        scores: task to the normalised scores of its runs, ``[..., R]``; tasks may have different numbers of runs.
 
     Returns:
         The aggregate, shape ``[...]``, in units of score.
@@ -47,13 +47,7 @@ def interquartile_mean(scores: Scores) -> FloatArray:
 
 
 def mean_score(scores: Scores) -> FloatArray:
-    """Mean over tasks of the mean over runs.
-
-    Args:
-        scores: normalised scores, task to ``[..., R]``.
-
-    Returns:
-        The aggregate, shape ``[...]``, in units of score.
+    """Mean over tasks of the mean over runs; arguments as for :func:`interquartile_mean`.
 
     Examples:
         >>> float(mean_score({"reach": [0.0, 0.5], "run": [0.75]}))
@@ -63,16 +57,10 @@ def mean_score(scores: Scores) -> FloatArray:
 
 
 def median_score(scores: Scores) -> FloatArray:
-    """Median over *tasks* of the mean over runs.
+    """Median over *tasks* of the mean over runs; arguments as for :func:`interquartile_mean`.
 
     The authors' code took the median over seeds of the mean over tasks instead; the two differ (0.65 against 0.75 for
     EQR-SAC at 250,000 steps), so these medians are not comparable with published ones.
-
-    Args:
-        scores: normalised scores, task to ``[..., R]``.
-
-    Returns:
-        The aggregate, shape ``[...]``, in units of score.
 
     Examples:
         >>> float(median_score({"reach": [0.0, 0.5], "run": [0.75], "swim": [0.9]}))
@@ -82,14 +70,9 @@ def median_score(scores: Scores) -> FloatArray:
 
 
 def optimality_gap(scores: Scores, *, target: float = 1.0) -> FloatArray:
-    """How far runs fall short of ``target`` on average; runs beyond it do not make up for others.
+    """How far runs fall short of ``target`` on average, lower is better; runs beyond it do not make up for others.
 
-    Args:
-        scores: normalised scores, task to ``[..., R]``.
-        target: score that counts as solved.
-
-    Returns:
-        The gap, shape ``[...]``, in units of score; lower is better.
+    Other arguments and result as for :func:`interquartile_mean`.
 
     Examples:
         >>> float(optimality_gap({"reach": [0.5, 1.0], "run": [3.0, 0.5]}))
@@ -104,7 +87,7 @@ def performance_profile(scores: Scores, thresholds: ArrayLike) -> FloatArray:
     Sec. 4.2 of Agarwal et al. (2021), `arXiv:2108.13264 <https://arxiv.org/abs/2108.13264>`_.
 
     Args:
-        scores: normalised scores, task to ``[..., R]``.
+        scores: as for :func:`interquartile_mean`.
         thresholds: scores, shape ``[P]``.
 
     Returns:

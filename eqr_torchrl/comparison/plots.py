@@ -29,9 +29,6 @@ def plot_learning_curve(source: str | Path | pd.DataFrame, path: str | Path, *, 
         path: file to write; its suffix (``.png``, ``.pdf``, ``.svg``) chooses the format.
         smoothing: evaluations in the trailing moving average of the lines; dots are not smoothed.
 
-    Returns:
-        The path.
-
     Raises:
         ValueError: as :func:`read_runs`.
         ImportError: if matplotlib is not installed, as in all functions here.
@@ -45,11 +42,17 @@ def plot_learning_curve(source: str | Path | pd.DataFrame, path: str | Path, *, 
         'curve.png'
     """
     episodes = source if isinstance(source, pd.DataFrame) else read_runs(source)
-    return _draw(learning_curves(episodes, smoothing=smoothing), path, episodes=episodes)
+    curves = learning_curves(episodes, smoothing=smoothing)
+    return plot_learning_curves(curves, path, published=False, episodes=episodes)
 
 
 def plot_learning_curves(
-    curves: pd.DataFrame, path: str | Path, *, show_seeds: bool = True, published: bool = True
+    curves: pd.DataFrame,
+    path: str | Path,
+    *,
+    show_seeds: bool = True,
+    published: bool = True,
+    episodes: pd.DataFrame | None = None,
 ) -> Path:
     """Draws one panel for each task: mean over seeds, a band of one standard error, and the seeds themselves.
 
@@ -59,9 +62,7 @@ def plot_learning_curves(
         show_seeds: also draw each seed as a thin line.
         published: draw the paper's final score of the same task, algorithm and utility, where there is one, as a
             dashed line of the same colour.
-
-    Returns:
-        The path.
+        episodes: from :func:`read_runs`; also draw each evaluation episode as a dot.
 
     Raises:
         ValueError: if ``curves`` is empty.
@@ -74,92 +75,6 @@ def plot_learning_curves(
         ...     plot_learning_curves(pd.DataFrame(rows, columns=columns), folder + "/curves.pdf").name
         'curves.pdf'
     """
-    return _draw(curves, path, show_seeds=show_seeds, published=published)
-
-
-def plot_performance_profiles(
-    scores: Mapping[str, Scores], path: str | Path, *, xlabel: str = "normalised score", num_resamples: int = 500
-) -> Path:
-    """Draws the share of runs above each score, with a band of 95 % from resampling runs within tasks.
-
-    Args:
-        scores: algorithm to task to scores of its runs, from :func:`normalised_scores`.
-        path: file to write.
-        xlabel: name and unit of the score.
-        num_resamples: bootstrap samples.
-
-    Returns:
-        The path.
-
-    Examples:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     plot_performance_profiles({"sac": {"reach": [0.1, 0.5]}}, folder + "/profile.png").name
-        'profile.png'
-    """
-    everything = np.concatenate([to_array(runs) for tasks in scores.values() for runs in tasks.values()])
-    thresholds = np.linspace(min(0.0, everything.min()), everything.max(), 101)
-    with saved_figure(path, COLUMN_WIDTH, 2.4) as figure:
-        axes = figure.subplots()
-        for i, (name, tasks) in enumerate(scores.items()):
-            profile = stratified_bootstrap(
-                lambda resampled: performance_profile(resampled, thresholds), tasks, num_resamples=num_resamples
-            )
-            colour, line = COLOURS[i % len(COLOURS)], LINES[i // len(COLOURS) % len(LINES)]
-            axes.plot(thresholds, profile.estimate, line, color=colour, label=name)
-            axes.fill_between(thresholds, profile.low, profile.high, color=colour, alpha=0.2, linewidth=0)
-        axes.set(xlabel=f"{xlabel} $z$", ylabel="share of runs with score > $z$", ylim=(0, 1.02))
-        axes.legend()
-    return Path(path)
-
-
-def plot_aggregates(table: pd.DataFrame, path: str | Path, *, xlabel: str = "normalised score") -> Path:
-    """Draws aggregates over tasks with their 95 % intervals, one panel for each metric.
-
-    Args:
-        table: from :func:`aggregate_table`.
-        path: file to write.
-        xlabel: name and unit of the score.
-
-    Returns:
-        The path.
-
-    Raises:
-        ValueError: if ``table`` is empty.
-
-    Examples:
-        >>> import tempfile
-        >>> from eqr_torchrl.comparison import aggregate_table
-        >>> table = aggregate_table({"sac": {"reach": [0.2, 0.4]}})
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     plot_aggregates(table, folder + "/aggregates.png").name
-        'aggregates.png'
-    """
-    if table.empty:
-        raise ValueError("table must hold at least one row, got none.")
-    labels = list(table["algorithm"].unique())
-    metrics = table.groupby("metric", sort=False)
-    with saved_figure(path, 2 * COLUMN_WIDTH, 0.8 + 0.22 * len(labels)) as figure:
-        axes = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
-        for panel, (metric, rows) in zip(axes, metrics, strict=True):
-            for row in rows.itertuples():
-                height = labels.index(row.algorithm)
-                colour = COLOURS[height % len(COLOURS)]
-                panel.plot([row.low, row.high], [height, height], color=colour, linewidth=5, alpha=0.35)
-                panel.plot(row.estimate, height, "|", color=colour, markersize=9, markeredgewidth=2)
-            panel.set(title=metric, yticks=range(len(labels)), yticklabels=labels, ylim=(len(labels) - 0.5, -0.5))
-        figure.supxlabel(xlabel, fontsize=8)
-    return Path(path)
-
-
-def _draw(
-    curves: pd.DataFrame,
-    path: str | Path,
-    *,
-    show_seeds: bool = True,
-    published: bool = False,
-    episodes: pd.DataFrame | None = None,
-) -> Path:
     if curves.empty:
         raise ValueError("curves must hold at least one row, got none.")
     means = dict(iter(mean_curves(curves).groupby(GROUP)))
@@ -208,4 +123,73 @@ def _draw(
         handles = [legend_key("-", name, colour) for name, colour in colours.items()]
         handles += [legend_key("--", f"published, {n // 1000}K steps", "0.4") for n in sorted(reference_steps)]
         figure.legend(handles=handles, loc="outside upper center", ncols=2 if columns == 1 else 4)
+    return Path(path)
+
+
+def plot_performance_profiles(
+    scores: Mapping[str, Scores], path: str | Path, *, xlabel: str = "normalised score", num_resamples: int = 500
+) -> Path:
+    """Draws the share of runs above each score, with a band of 95 % from resampling runs within tasks.
+
+    Args:
+        scores: algorithm to task to scores of its runs, from :func:`normalised_scores`.
+        path: file to write.
+        xlabel: name and unit of the score.
+        num_resamples: bootstrap samples.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     plot_performance_profiles({"sac": {"reach": [0.1, 0.5]}}, folder + "/profile.png").name
+        'profile.png'
+    """
+    everything = np.concatenate([to_array(runs) for tasks in scores.values() for runs in tasks.values()])
+    thresholds = np.linspace(min(0.0, everything.min()), everything.max(), 101)
+    with saved_figure(path, COLUMN_WIDTH, 2.4) as figure:
+        axes = figure.subplots()
+        for i, (name, tasks) in enumerate(scores.items()):
+            profile = stratified_bootstrap(
+                lambda resampled: performance_profile(resampled, thresholds), tasks, num_resamples=num_resamples
+            )
+            colour, line = COLOURS[i % len(COLOURS)], LINES[i // len(COLOURS) % len(LINES)]
+            axes.plot(thresholds, profile.estimate, line, color=colour, label=name)
+            axes.fill_between(thresholds, profile.low, profile.high, color=colour, alpha=0.2, linewidth=0)
+        axes.set(xlabel=f"{xlabel} $z$", ylabel="share of runs with score > $z$", ylim=(0, 1.02))
+        axes.legend()
+    return Path(path)
+
+
+def plot_aggregates(table: pd.DataFrame, path: str | Path, *, xlabel: str = "normalised score") -> Path:
+    """Draws aggregates over tasks with their 95 % intervals, one panel for each metric.
+
+    Args:
+        table: from :func:`aggregate_table`.
+        path: file to write.
+        xlabel: name and unit of the score.
+
+    Raises:
+        ValueError: if ``table`` is empty.
+
+    Examples:
+        >>> import tempfile
+        >>> from eqr_torchrl.comparison import aggregate_table
+        >>> table = aggregate_table({"sac": {"reach": [0.2, 0.4]}})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     plot_aggregates(table, folder + "/aggregates.png").name
+        'aggregates.png'
+    """
+    if table.empty:
+        raise ValueError("table must hold at least one row, got none.")
+    labels = list(table["algorithm"].unique())
+    metrics = table.groupby("metric", sort=False)
+    with saved_figure(path, 2 * COLUMN_WIDTH, 0.8 + 0.22 * len(labels)) as figure:
+        axes = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
+        for panel, (metric, rows) in zip(axes, metrics, strict=True):
+            for row in rows.itertuples():
+                height = labels.index(row.algorithm)
+                colour = COLOURS[height % len(COLOURS)]
+                panel.plot([row.low, row.high], [height, height], color=colour, linewidth=5, alpha=0.35)
+                panel.plot(row.estimate, height, "|", color=colour, markersize=9, markeredgewidth=2)
+            panel.set(title=metric, yticks=range(len(labels)), yticklabels=labels, ylim=(len(labels) - 0.5, -0.5))
+        figure.supxlabel(xlabel, fontsize=8)
     return Path(path)

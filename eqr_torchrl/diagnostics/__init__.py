@@ -9,7 +9,7 @@ from eqr_torchrl.diagnostics.calibration import (
 )
 from eqr_torchrl.diagnostics.critic_values import value_map, value_quantiles
 from eqr_torchrl.diagnostics.drift import RolloutDrift, rollout_drift, trajectory_windows, trusted_horizon
-from eqr_torchrl.diagnostics.model_errors import ModelErrors, held_out_errors, member_predictions
+from eqr_torchrl.diagnostics.model_errors import ModelErrors, held_out_errors
 from eqr_torchrl.diagnostics.plots import plot_calibration, plot_steps, plot_value_distribution, plot_value_maps
 from eqr_torchrl.diagnostics.returns import Episodes, MemberReturns, member_returns, sample_episodes
 from eqr_torchrl.diagnostics.spread import ValueSpread, spread_verdict, value_spread
@@ -23,7 +23,6 @@ __all__ = [
     "calibration_error",
     "central_interval_coverage",
     "held_out_errors",
-    "member_predictions",
     "member_returns",
     "plot_calibration",
     "plot_steps",

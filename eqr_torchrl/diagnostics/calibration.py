@@ -58,7 +58,8 @@ def central_interval_coverage(quantiles: ArrayLike, truth: ArrayLike, probabilit
     p = np.asarray(probabilities, np.float64)
     if ((p < 0) | (p > 1)).any():
         raise ValueError(f"probabilities must lie in [0, 1], got {p.min()} to {p.max()}.")
-    low, high = _interpolated_quantiles(q, (1 - p) / 2), _interpolated_quantiles(q, (1 + p) / 2)
+    # "hazen" has levels (2i-1)/2N; [2, P, ...] -> [2, ..., P]
+    low, high = np.moveaxis(np.quantile(q, [(1 - p) / 2, (1 + p) / 2], axis=-1, method="hazen"), 1, -1)
     inside = (low <= y[..., None]) & (y[..., None] <= high)  # [..., P]
     return inside.reshape(-1, p.size).mean(axis=0)
 
@@ -80,15 +81,6 @@ def calibration_error(quantiles: ArrayLike, truth: ArrayLike) -> float:
     ranks = np.sort(probability_integral_transform(quantiles, truth).ravel())
     steps = np.arange(ranks.size + 1) / ranks.size
     return float(max((steps[1:] - ranks).max(), (ranks - steps[:-1]).max()))
-
-
-def _interpolated_quantiles(quantiles: FloatArray, levels: FloatArray) -> FloatArray:
-    n = quantiles.shape[-1]
-    position = np.clip(levels * n - 0.5, 0, n - 1)  # level (2i-1)/2N sits at index i-1
-    below = np.floor(position).astype(int)
-    above = np.minimum(below + 1, n - 1)
-    weight = position - below
-    return (1 - weight) * quantiles[..., below] + weight * quantiles[..., above]
 
 
 def _checked(quantiles: ArrayLike, truth: ArrayLike) -> tuple[FloatArray, FloatArray]:

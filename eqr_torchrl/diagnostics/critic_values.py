@@ -8,7 +8,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from eqr_torchrl.evaluation import evaluation_mode, isolated_rng
+from eqr_torchrl.evaluation import device_of, evaluation_mode, isolated_rng
 
 
 @torch.no_grad()
@@ -42,7 +42,7 @@ def value_quantiles(
     """
     if num_actions is not None and num_actions < 1:
         raise ValueError(f"num_actions must be positive or None, got {num_actions}.")
-    observation = observation.to(_device(critic) or observation.device)
+    observation = observation.to(device_of(critic) or observation.device)
     states = observation.unsqueeze(-2).expand(*observation.shape[:-1], num_actions or 1, observation.shape[-1])
     mode = ExplorationType.DETERMINISTIC if num_actions is None else ExplorationType.RANDOM
     with isolated_rng(seed), evaluation_mode(critic, policy), set_exploration_type(mode):
@@ -85,7 +85,3 @@ def value_map(
     states[..., entries[1]] = y.unsqueeze(-1)
     quantiles = value_quantiles(critic, policy, states)
     return quantiles.mean(-1), quantiles.std(-1, correction=min(1, quantiles.shape[-1] - 1))
-
-
-def _device(module: TensorDictModuleBase) -> torch.device | None:
-    return next((parameter.device for parameter in module.parameters()), None)

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from eqr_torchrl.evaluation import evaluation_mode
+from eqr_torchrl.evaluation import device_of, evaluation_mode
 from eqr_torchrl.functional import gaussian_nll
 from eqr_torchrl.world_models import WorldModel
 
@@ -58,9 +58,7 @@ def held_out_errors(world_model: WorldModel, data: TensorDictBase, *, chunk_size
     if not torch.isfinite(target).all():
         raise ValueError(f"data must be finite, got {int((~torch.isfinite(target)).sum())} entries that are not.")
 
-    loc, scale = member_predictions(
-        world_model, data["observation"], data["action"], chunk_size=chunk_size
-    )  # [M, n, D]
+    loc, scale = _member_predictions(world_model, data["observation"], data["action"], chunk_size)  # [M, n, D]
     target = target.to(loc)
     squared = (loc - target).square()
     mse = squared.mean(1)
@@ -71,28 +69,11 @@ def held_out_errors(world_model: WorldModel, data: TensorDictBase, *, chunk_size
 
 
 @torch.no_grad()
-def member_predictions(
-    world_model: WorldModel, observation: Tensor, action: Tensor, *, chunk_size: int = 4096
+def _member_predictions(
+    world_model: WorldModel, observation: Tensor, action: Tensor, chunk_size: int
 ) -> tuple[Tensor, Tensor]:
-    """Predictions of every member for the same states and actions, in eval mode and without gradients.
-
-    Args:
-        world_model: M members.
-        observation: states, shape ``[n, S]``.
-        action: actions, shape ``[n, A]``.
-        chunk_size: states evaluated at once.
-
-    Returns:
-        Means and standard deviations, in units of the environment, each ``[M, n, D]``.
-
-    Examples:
-        >>> from eqr_torchrl.world_models import GaussianEnsemble
-        >>> model = GaussianEnsemble(3, 1, num_members=5, num_cells=(8,))
-        >>> loc, scale = member_predictions(model, torch.zeros(7, 3), torch.zeros(7, 1))
-        >>> loc.shape
-        torch.Size([5, 7, 4])
-    """
-    device = next((p.device for p in world_model.parameters()), observation.device)
+    """Means and standard deviations of every member for the same ``n`` states and actions, each ``[M, n, D]``."""
+    device = device_of(world_model) or observation.device
     chunks = []
     with evaluation_mode(world_model):
         for s, a in zip(observation.split(chunk_size), action.split(chunk_size), strict=True):

@@ -18,7 +18,6 @@ def plot_value_distribution(
     *,
     returns: Sequence[ArrayLike] | None = None,
     member_values: ArrayLike | None = None,
-    xlabel: str = "value (discounted return)",
 ) -> Path:
     """Draws the value posterior at a few states: density on the left, quantile function on the right.
 
@@ -31,10 +30,6 @@ def plot_value_distribution(
         returns: Monte-Carlo returns from each state in the real environment, R sequences of any length: ticks below
             the densities, their mean a dashed line.
         member_values: Monte-Carlo value of each ensemble member at each state, shape ``[R, M]``: circles.
-        xlabel: name and unit of the value axis.
-
-    Returns:
-        The path.
 
     Raises:
         ValueError: if the shapes do not fit.
@@ -69,8 +64,9 @@ def plot_value_distribution(
                 density_axes.plot(
                     members[i], np.full(members[i].size, baseline), "o", color=colour, markersize=3.5, fillstyle="none"
                 )
-        density_axes.set(xlabel=xlabel, ylabel="posterior density / peak", yticks=[0, 0.5, 1])
-        quantile_axes.set(xlabel="quantile level", ylabel=xlabel, xlim=(0, 1))
+        value = "value (discounted return)"
+        density_axes.set(xlabel=value, ylabel="posterior density / peak", yticks=[0, 0.5, 1])
+        quantile_axes.set(xlabel="quantile level", ylabel=value, xlim=(0, 1))
         handles = quantile_axes.get_legend_handles_labels()[0]
         if returns is not None:
             handles.append(legend_key("--", "Monte-Carlo returns (ticks), mean"))
@@ -98,9 +94,6 @@ def plot_value_maps(
         path: file to write.
         xlabel: name and unit of ``x``.
         ylabel: name and unit of ``y``.
-
-    Returns:
-        The path.
 
     Raises:
         ValueError: if a map does not have the shape ``[Y, X]``.
@@ -134,9 +127,6 @@ def plot_calibration(coverage: ArrayLike, probabilities: ArrayLike, ranks: Array
         ranks: from :func:`~eqr_torchrl.diagnostics.probability_integral_transform`, any shape.
         path: file to write.
 
-    Returns:
-        The path.
-
     Examples:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -155,19 +145,13 @@ def plot_calibration(coverage: ArrayLike, probabilities: ArrayLike, ranks: Array
     return Path(path)
 
 
-def plot_steps(
-    lines: Mapping[str, ArrayLike], path: str | Path, *, ylabel: str, xlabel: str = "step of the rollout"
-) -> Path:
+def plot_steps(lines: Mapping[str, ArrayLike], path: str | Path, *, ylabel: str) -> Path:
     """Draws quantities that grow along a model rollout, such as drift or variance, on a logarithmic axis.
 
     Args:
         lines: name to values, shape ``[T]``, or ``[T, M]`` for one thin line per member and their mean.
         path: file to write.
         ylabel: name and unit of the values.
-        xlabel: name of the steps, counted from 1.
-
-    Returns:
-        The path.
 
     Examples:
         >>> import tempfile
@@ -185,7 +169,7 @@ def plot_steps(
                 axes.plot(steps, values, color=colour, linewidth=0.5, alpha=0.4)
                 values = values.mean(axis=1)
             axes.plot(steps, values, LINES[i % len(LINES)], color=colour, label=label)
-        axes.set(xlabel=xlabel, ylabel=ylabel)
+        axes.set(xlabel="step of the rollout", ylabel=ylabel)
         if all((to_array(line) > 0).all() for line in lines.values()):
             axes.set_yscale("log")
         axes.legend()

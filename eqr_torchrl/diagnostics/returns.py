@@ -13,7 +13,7 @@ from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from eqr_torchrl.envs import ModelBasedEnv
-from eqr_torchrl.evaluation import evaluation_mode, isolated_rng
+from eqr_torchrl.evaluation import device_of, evaluation_mode, isolated_rng
 
 
 class Episodes(NamedTuple):
@@ -189,12 +189,8 @@ def _log_prob(policy: TensorDictModuleBase, tensordict: TensorDictBase) -> Tenso
     get_dist = getattr(policy, "get_dist", None)
     if get_dist is None:
         raise ValueError(f"policy must have get_dist for an entropy bonus (alpha > 0), got {type(policy).__name__}.")
-    tensordict = tensordict.select("observation", "action").to(_device(policy) or tensordict.device)
+    tensordict = tensordict.select("observation", "action").to(device_of(policy) or tensordict.device)
     return get_dist(tensordict).log_prob(tensordict["action"])
-
-
-def _device(module: TensorDictModuleBase) -> torch.device | None:
-    return next((parameter.device for parameter in module.parameters()), None)
 
 
 def _check(*, gamma: float, alpha: float, deterministic: bool, **counts: int) -> None:

@@ -15,6 +15,8 @@ from eqr_torchrl.diagnostics.returns import member_returns
 from eqr_torchrl.envs import ModelBasedEnv
 from eqr_torchrl.evaluation import evaluation_mode
 
+_NUM_ACTIONS = 32  # over which the critic is averaged at each state
+
 
 class ValueSpread(NamedTuple):
     """The critic's spread beside that of the members; see :func:`value_spread`."""
@@ -44,7 +46,6 @@ def value_spread(
     alpha: float = 0.0,
     memberwise: bool = False,
     num_rollouts: int = 50,
-    num_actions: int = 32,
     seed: int = 0,
 ) -> ValueSpread:
     r"""Compares the critic's spread with that of Monte-Carlo values in the members of the world model.
@@ -66,7 +67,6 @@ def value_spread(
         alpha: entropy temperature, as in :func:`sample_episodes`.
         memberwise: whether atom m is the value in member m: member values, or one critic for each member. N is then M.
         num_rollouts: rollouts from each state in each member, P; at least 2.
-        num_actions: actions over which the critic is averaged at each state.
         seed: of the noise and the actions; the global generators are untouched.
 
     Returns:
@@ -93,7 +93,7 @@ def value_spread(
     """
     if num_rollouts < 2:
         raise ValueError(f"num_rollouts must be at least 2, to see the noise within a member, got {num_rollouts}.")
-    atoms = value_quantiles(critic, policy, observation, num_actions=num_actions, seed=seed)  # [R, N]
+    atoms = value_quantiles(critic, policy, observation, num_actions=_NUM_ACTIONS, seed=seed)  # [R, N]
     M = model_env.world_model.num_members
     if memberwise and atoms.shape[-1] != M:
         raise ValueError(f"critic must have one atom for each of {M} members if memberwise, got {atoms.shape[-1]}.")

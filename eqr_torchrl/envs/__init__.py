@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from eqr_torchrl.envs._findings import Finding
-from eqr_torchrl.envs.check_env import check_env
+from eqr_torchrl.envs._simulators import PAPER_DMC_TASKS
+from eqr_torchrl.envs.check_env import Finding, check_env
 from eqr_torchrl.envs.guards import NonFiniteGuard, TerminationGuard
 from eqr_torchrl.envs.lookup import import_by_name
 from eqr_torchrl.envs.model_based import ModelBasedEnv
 from eqr_torchrl.envs.real import make_env
 from eqr_torchrl.envs.reward_bounds import reward_bounds
-from eqr_torchrl.envs.tasks import PAPER_DMC_TASKS
 from eqr_torchrl.envs.terminations import (
     TerminationFn,
     ant_terminates,

@@ -33,17 +33,7 @@ def checked_rewards(reward_fn: _Function, observation: Tensor, action: Tensor, n
 def try_on_zeros(
     world_model: WorldModel, termination_fn: _Function, reward_fn: _Function | None, zeros: Tensor
 ) -> None:
-    """Calls each once (the model as a copy, if it can be), so that a wrong shape is reported before data are collected.
-
-    Args:
-        world_model: the model of which a copy is called.
-        termination_fn: called on next observations and actions.
-        reward_fn: called on observations, actions and next observations; ``None`` is not called.
-        zeros: actions of value zero, shape ``[M, B, A]``.
-
-    Raises:
-        ValueError: if one of them fails, or returns another shape or type than it must.
-    """
+    """Calls each once on ``zeros``, ``[M, B, A]``; raises a ValueError if it fails or its answer does not fit."""
     try:
         model = copy.deepcopy(world_model)  # so that running statistics and counters stay as they are
     except RuntimeError:  # it holds a tensor with a graph, which torch does not copy

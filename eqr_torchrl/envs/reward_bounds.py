@@ -62,7 +62,7 @@ def _after(transform: Transform, bounds: Tensor, base: EnvBase) -> Tensor:
     if isinstance(transform, Compose):
         return functools.reduce(lambda bounds, part: _after(part, bounds, base), transform, bounds)
     if isinstance(transform, ActionCost):
-        box: Any = base.full_action_spec[transform.action_key].space
+        box: Any = base.full_action_spec["action"].space
         ends = torch.stack([box.low, box.high]).to("cpu", torch.float32)  # [2, *B, A]
         least = torch.where(ends.prod(0) > 0, ends.square().amin(0), 0.0).sum(-1).min()
         return bounds - transform.cost * torch.stack([ends.square().amax(0).sum(-1).max(), least])

@@ -1,8 +1,6 @@
 """Termination of an episode as a function of predicted states: the world model cannot ask a simulator.
 
-Every function here has the type :data:`TerminationFn`: ``fn(next_observation, action) -> terminated`` with shapes
-``[*B, S]``, ``[*B, A]`` and ``[*B, 1]`` (bool), for any batch dimensions. None needs the action; pass ``None`` if you
-have none. A NaN in an entry that the rule reads counts as termination. Time limits are not terminations.
+Every function here has the type :data:`TerminationFn`. Time limits are not terminations.
 """
 
 from __future__ import annotations
@@ -21,21 +19,17 @@ from torchrl.envs.transforms import Compose
 from eqr_torchrl.envs.transforms import may_write
 
 TerminationFn = Callable[[Tensor, Tensor], Tensor]
-"""``fn(next_observation [*B, S], action [*B, A]) -> terminated [*B, 1]``, bool."""
+"""``fn(next_observation [*B, S], action [*B, A]) -> terminated [*B, 1]``, bool, in units of the environment.
+
+The rules of this package do not need the action: it may be ``None``. Their ranges of heights are in metres, those of
+angles in radians. A NaN in an entry that a rule reads counts as termination."""
 
 _Range = tuple[float, float]
 _INF = float("inf")
 
 
 def never_terminates(next_observation: Tensor, action: Tensor | None = None) -> Tensor:
-    """For tasks that only a time limit ends, such as all 16 DeepMind Control tasks of the paper.
-
-    Args:
-        next_observation: predicted observation in environment units, shape ``[*B, S]``.
-        action: ignored.
-
-    Returns:
-        ``False`` everywhere, shape ``[*B, 1]``.
+    """For tasks that only a time limit ends, such as all 16 DeepMind Control tasks of the paper: always ``False``.
 
     Examples:
         >>> never_terminates(torch.zeros(2, 5)).tolist()
@@ -50,16 +44,7 @@ def mountain_car_terminates(
     r"""MountainCarContinuous-v0: :math:`x \ge 0.45` and :math:`v \ge 0`, the environment's own rule.
 
     The paper's code ignored the velocity; the two differ only for a car rolling backwards beyond the goal, which the
-    environment itself never shows to the model.
-
-    Args:
-        next_observation: position and velocity, shape ``[*B, 2]``.
-        action: ignored.
-        goal_position: position from which the goal is reached.
-        goal_velocity: least velocity there, per step.
-
-    Returns:
-        Whether the episode has ended, shape ``[*B, 1]``.
+    environment itself never shows to the model. Reads position and velocity, shape ``[*B, 2]``.
 
     Examples:
         >>> mountain_car_terminates(torch.tensor([[0.5, 0.01], [0.5, -0.01], [0.4, 0.01]])).squeeze(-1).tolist()
@@ -79,15 +64,8 @@ def hopper_terminates(
 ) -> Tensor:
     """Hopper-v4 and -v5: the torso is too low or tilted, or a state entry out of range.
 
-    Args:
-        next_observation: height, torso angle (rad), then the other joints and velocities, shape ``[*B, 11]``.
-        action: ignored.
-        z_range: healthy heights, in metres, exclusive.
-        angle_range: healthy torso angles, in radians, exclusive.
-        state_range: healthy values of everything but the height, exclusive.
-
-    Returns:
-        Whether the episode has ended, shape ``[*B, 1]``.
+    Reads height, torso angle, then the other joints and velocities, shape ``[*B, 11]``. All ranges are exclusive;
+    ``state_range`` is that of everything but the height.
 
     Examples:
         >>> standing = torch.zeros(11).index_fill(0, torch.tensor([0]), 1.25)
@@ -108,14 +86,7 @@ def walker2d_terminates(
 ) -> Tensor:
     """Walker2d-v4 and -v5: the torso is too low, too high or tilted.
 
-    Args:
-        next_observation: height, torso angle (rad), then the rest, shape ``[*B, 17]``.
-        action: ignored.
-        z_range: healthy heights, in metres, exclusive.
-        angle_range: healthy torso angles, in radians, exclusive.
-
-    Returns:
-        Whether the episode has ended, shape ``[*B, 1]``.
+    Reads height and torso angle, the first two of ``[*B, 17]``. Both ranges are exclusive.
 
     Examples:
         >>> walker2d_terminates(torch.tensor([[1.25, 0.0], [1.25, 1.1]])).squeeze(-1).tolist()
@@ -129,13 +100,7 @@ def humanoid_terminates(
 ) -> Tensor:
     """Humanoid-v4 and -v5: the torso is too low or too high.
 
-    Args:
-        next_observation: height first, shape ``[*B, S]`` (376 or 348 entries).
-        action: ignored.
-        z_range: healthy heights, in metres, exclusive.
-
-    Returns:
-        Whether the episode has ended, shape ``[*B, 1]``.
+    Reads the height, the first of ``[*B, S]`` (376 or 348 entries). The range is exclusive.
 
     Examples:
         >>> humanoid_terminates(torch.tensor([[1.4, 0.0], [0.9, 0.0]])).squeeze(-1).tolist()
@@ -147,13 +112,7 @@ def humanoid_terminates(
 def ant_terminates(next_observation: Tensor, action: Tensor | None = None, *, z_range: _Range = (0.2, 1.0)) -> Tensor:
     """Ant-v4 and -v5: the torso is too low or too high, or an entry is not finite.
 
-    Args:
-        next_observation: height first, shape ``[*B, S]`` (27 or 105 entries).
-        action: ignored.
-        z_range: healthy heights, in metres, inclusive.
-
-    Returns:
-        Whether the episode has ended, shape ``[*B, 1]``.
+    Reads the height, the first of ``[*B, S]`` (27 or 105 entries). The range is inclusive.
 
     Examples:
         >>> ant_terminates(torch.tensor([[0.75, 0.0], [0.1, 0.0], [0.75, float("nan")]])).squeeze(-1).tolist()
@@ -166,12 +125,7 @@ def ant_terminates(next_observation: Tensor, action: Tensor | None = None, *, z_
 def inverted_pendulum_terminates(next_observation: Tensor, action: Tensor | None = None) -> Tensor:
     """InvertedPendulum-v4 and -v5: the pole leans by more than 0.2 rad, or an entry is not finite.
 
-    Args:
-        next_observation: cart position, pole angle (rad), then velocities, shape ``[*B, 4]``.
-        action: ignored.
-
-    Returns:
-        Whether the episode has ended, shape ``[*B, 1]``.
+    Reads cart position, pole angle, then velocities, shape ``[*B, 4]``.
 
     Examples:
         >>> inverted_pendulum_terminates(torch.tensor([[1.0, 0.1, 0.0, 0.0], [1.0, -0.3, 0.0, 0.0]])).flatten().tolist()

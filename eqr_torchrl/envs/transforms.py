@@ -15,7 +15,7 @@ _KEEP_VALUES = (DeviceCastTransform, DoubleToFloat, InitTracker, StepCounter)
 
 
 class VectorObservation(Transform):
-    r"""Joins observation entries into one float32 vector, and makes reward and action float32 too.
+    r"""Joins observation entries into one float32 vector ``observation``, and makes reward and action float32 too.
 
     Does the work of TorchRL's ``CatTensors`` followed by ``DoubleToFloat`` in one pass, in less time. The entries are
     joined in alphabetical order of their keys, the published order for the DeepMind Control tasks. The result is
@@ -25,9 +25,7 @@ class VectorObservation(Transform):
 
     Args:
         in_keys: observation entries to join, each of shape ``[*B, n]`` and in the simulator's own units; they are
-            sorted, and removed from the output unless one of them is ``out_key``.
-        out_key: entry that receives the vector, shape ``[*B, S]``. Defaults to ``"observation"``.
-        reward_key: entry that is cast with it, shape ``[*B, 1]``. Defaults to ``"reward"``.
+            sorted, and removed from the output.
 
     Raises:
         ValueError: if ``in_keys`` is empty.
@@ -39,19 +37,17 @@ class VectorObservation(Transform):
         tensor([0., 1., 1.])
     """
 
-    def __init__(
-        self, in_keys: Sequence[NestedKey], out_key: NestedKey = "observation", *, reward_key: NestedKey = "reward"
-    ) -> None:
+    def __init__(self, in_keys: Sequence[NestedKey]) -> None:
         if not in_keys:
             raise ValueError("in_keys must name at least one observation entry: got none.")
-        super().__init__(in_keys=sorted(in_keys, key=_dotted), out_keys=[out_key])
-        self._keys, self._out_key, self._reward_key = sorted(in_keys, key=_dotted), out_key, reward_key
-        self._drop = [key for key in self._keys if key != out_key]
+        super().__init__(in_keys=sorted(in_keys, key=_dotted), out_keys=["observation"])
+        self._keys = sorted(in_keys, key=_dotted)
+        self._drop = [key for key in self._keys if key != "observation"]
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         parts = [next_tensordict.get(key) for key in self._keys]
         # cat always copies, also a single part
-        next_tensordict.set(self._out_key, torch.cat(parts, -1).to(torch.float32))
+        next_tensordict.set("observation", torch.cat(parts, -1).to(torch.float32))
         for key in self._drop:
             next_tensordict.pop(key)
         return next_tensordict
@@ -63,9 +59,9 @@ class VectorObservation(Transform):
         return self._call(tensordict_reset)
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        reward = next_tensordict.get(self._reward_key)
+        reward = next_tensordict.get("reward")
         if reward.dtype != torch.float32:
-            next_tensordict.set(self._reward_key, reward.to(torch.float32))
+            next_tensordict.set("reward", reward.to(torch.float32))
         return self._call(next_tensordict)
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
@@ -74,11 +70,11 @@ class VectorObservation(Transform):
         size = sum(part.shape[-1] for part in parts)
         for key in self._drop:
             del spec[key]
-        spec[self._out_key] = Unbounded(torch.Size([*spec.shape, size]), device=parts[0].device, dtype=torch.float32)
+        spec["observation"] = Unbounded(torch.Size([*spec.shape, size]), device=parts[0].device, dtype=torch.float32)
         return spec
 
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
-        return _with_unbounded(reward_spec, self._reward_key, torch.float32)
+        return _with_unbounded(reward_spec, torch.float32)
 
     def transform_action_spec(self, action_spec: Composite) -> Composite:
         spec = action_spec.clone()
@@ -96,8 +92,6 @@ class ActionCost(Transform):
 
     Args:
         cost: :math:`\rho \ge 0`, in units of reward per squared unit of action.
-        action_key: entry with the action in environment units, shape ``[*B, A]``. Defaults to ``"action"``.
-        reward_key: entry that is charged, shape ``[*B, 1]``. Defaults to ``"reward"``.
 
     Raises:
         ValueError: if ``cost`` is negative or not finite.
@@ -111,22 +105,22 @@ class ActionCost(Transform):
         tensor([2.])
     """
 
-    def __init__(self, cost: float, *, action_key: NestedKey = "action", reward_key: NestedKey = "reward") -> None:
+    def __init__(self, cost: float) -> None:
         if not 0.0 <= cost < float("inf"):
             raise ValueError(f"cost must be a finite number of at least 0: got {cost}.")
-        super().__init__(in_keys=[reward_key], out_keys=[reward_key])
-        self.cost, self.action_key, self._reward_key = float(cost), action_key, reward_key
+        super().__init__(in_keys=["reward"], out_keys=["reward"])
+        self.cost = float(cost)
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         return next_tensordict
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        reward, action = next_tensordict.get(self._reward_key), tensordict.get(self.action_key)
+        reward, action = next_tensordict.get("reward"), tensordict.get("action")
         effort = action.to(reward.dtype).square().sum(-1, keepdim=True)  # [*B, A] -> [*B, 1]
-        return next_tensordict.set(self._reward_key, reward - self.cost * effort)
+        return next_tensordict.set("reward", reward - self.cost * effort)
 
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
-        return _with_unbounded(reward_spec, self._reward_key)
+        return _with_unbounded(reward_spec)
 
 
 def may_write(transform: Transform, key: str) -> bool:
@@ -143,10 +137,10 @@ def _dotted(key: NestedKey) -> str:
     return key if isinstance(key, str) else ".".join(_dotted(part) for part in key)
 
 
-def _with_unbounded(reward_spec: Composite, key: NestedKey, dtype: torch.dtype | None = None) -> Composite:
+def _with_unbounded(reward_spec: Composite, dtype: torch.dtype | None = None) -> Composite:
     spec = reward_spec.clone()
-    old = spec[key]
-    spec[key] = Unbounded(old.shape, device=old.device, dtype=dtype or old.dtype)
+    old = spec["reward"]
+    spec["reward"] = Unbounded(old.shape, device=old.device, dtype=dtype or old.dtype)
     return spec
 
 

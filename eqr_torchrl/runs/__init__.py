@@ -5,10 +5,10 @@ from __future__ import annotations
 from eqr_torchrl.runs.agent import Agent, load_agent
 from eqr_torchrl.runs.checkpoint import checkpoint_path, latest_checkpoint, load_checkpoint, save_checkpoint
 from eqr_torchrl.runs.command_line import run_hydra
-from eqr_torchrl.runs.folder import RunPlan, make_run_folder, plan_run
+from eqr_torchrl.runs.folder import make_run_folder
 from eqr_torchrl.runs.loggers import RunLogger
 from eqr_torchrl.runs.run import Run
-from eqr_torchrl.runs.settings import LoopSettings, differing_settings, read_settings, save_settings
+from eqr_torchrl.runs.settings import LoopSettings, differing_settings
 from eqr_torchrl.runs.state import capture_state, restore_state
 from eqr_torchrl.runs.status import RunStatus, read_status, summarise_sweep
 from eqr_torchrl.runs.tables import read_csv
@@ -18,7 +18,6 @@ __all__ = [
     "LoopSettings",
     "Run",
     "RunLogger",
-    "RunPlan",
     "RunStatus",
     "capture_state",
     "checkpoint_path",
@@ -27,13 +26,10 @@ __all__ = [
     "load_agent",
     "load_checkpoint",
     "make_run_folder",
-    "plan_run",
     "read_csv",
-    "read_settings",
     "read_status",
     "restore_state",
     "run_hydra",
     "save_checkpoint",
-    "save_settings",
     "summarise_sweep",
 ]

@@ -53,22 +53,19 @@ class Agent:
         Args:
             **changes: arguments of the environment to set otherwise, such as ``seed`` or ``render_mode``.
 
-        Returns:
-            The environment.
-
         Raises:
             ValueError: if its module cannot be imported here; what else its constructor raises is passed on.
         """
         return _build_env(self.settings.env, **changes)
 
     def make_model_env(self, env: EnvBase) -> Any:
-        """Builds the imagined environment in which each row stays in one member.
+        """Builds the imagined environment in which each row stays in one member, with the run's rewards and ends.
 
         Args:
             env: the real environment, from :meth:`make_env`.
 
         Returns:
-            A :class:`~eqr_torchrl.envs.ModelBasedEnv` with the run's rules for rewards and ends of episodes.
+            A :class:`~eqr_torchrl.envs.ModelBasedEnv`.
 
         Raises:
             ValueError: if there is no world model.
@@ -107,9 +104,6 @@ def load_agent(source: str | Path) -> Agent:
     Args:
         source: a run folder (its newest checkpoint), one of its checkpoints, or a policy file
             (``checkpoints/policy.pt``), which needs nothing else of the run: kilobytes, without critic and model.
-
-    Returns:
-        The agent.
 
     Raises:
         ValueError: if ``source`` is none of these, or if the module of its environment cannot be imported here.

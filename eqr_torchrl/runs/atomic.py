@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,15 +11,8 @@ from pathlib import Path
 def replace_file(path: str | Path, write: Callable[[Path], object]) -> None:
     """Write ``path`` through a temporary file beside it that is synced to disk and then renamed over it.
 
-    The temporary name is always the same, so that what a killed process left behind is overwritten. A run folder's lock
-    sees to it that there is one writer.
-
-    Args:
-        path: the file to create or replace; its folder must exist.
-        write: writes the whole content to the path it is given.
-
-    Raises:
-        OSError: if the content cannot be written; ``path`` is named and stays as it was.
+    The temporary name is always the same, so that what a killed process left behind is overwritten; a run folder's
+    lock ensures that there is one writer. An ``OSError`` names ``path``, which stays as it was.
 
     Examples:
         >>> import tempfile
@@ -35,20 +29,13 @@ def replace_file(path: str | Path, write: Callable[[Path], object]) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException as error:
-        free = _free_bytes(path.parent)
+        free = shutil.disk_usage(path.parent).free
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) or (isinstance(error, RuntimeError) and free < 2**20):  # torch.save's own error
             reason = "no space left on the disk" if free < 2**20 else str(error)
             raise OSError(f"cannot write {path}: {reason}.") from error
         raise
     _sync_folder(path.parent)
-
-
-def _free_bytes(folder: Path) -> int:
-    if not hasattr(os, "statvfs"):
-        return 2**62
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize
 
 
 def _sync_folder(folder: Path) -> None:

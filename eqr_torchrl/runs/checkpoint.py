@@ -1,9 +1,7 @@
 """Checkpoint files: written completely or not at all, loadable without running code; the newest are kept.
 
-``torchrl.checkpoint`` with its ``CheckpointRotation`` was tried first (0.14.1). On a full disk its default format, with
-files that are mapped into memory, kills the process (SIGBUS); it removes older checkpoints without syncing the new one
-to disk, so that a power failure can lose both; and folders of a killed save are never removed. Its
-``GlobalRNGState`` is used by :func:`~eqr_torchrl.runs.capture_state`.
+``torchrl.checkpoint`` (0.14.1) was tried first: on a full disk its memory-mapped files kill the process (SIGBUS), it
+removes older checkpoints before the new one is synced to disk, and folders of a killed save are never removed.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from typing import Any
 import torch
 
 from eqr_torchrl.runs.atomic import replace_file
-from eqr_torchrl.runs.settings import versions
+from eqr_torchrl.runs.settings import differences, versions
 from eqr_torchrl.runs.state import is_replay_state
 
 FORMAT = 2
@@ -112,11 +110,11 @@ def load_checkpoint(path: str | Path, *, fingerprint: Mapping[str, Any] | None =
         found = content.get("format") if isinstance(content, dict) else type(content).__name__
         raise ValueError(f"{path} must be a checkpoint of format {FORMAT}: got {found}.")
     if fingerprint is not None:
-        different = _differences(content["fingerprint"], _plain(fingerprint, "fingerprint"))
+        different = differences(content["fingerprint"], _plain(fingerprint, "fingerprint"))
         if different:
             saved, current = (", ".join(f"{name}={pair[i]!r}" for name, *pair in different) for i in (0, 1))
             raise ValueError(f"{path} was saved with {saved}, this run has {current}; use the same settings.")
-    changed = [f"{name} {old} (now {new})" for name, old, new in _differences(content["versions"], versions())]
+    changed = [f"{name} {old} (now {new})" for name, old, new in differences(content["versions"], versions())]
     if changed:
         warnings.warn(f"{path} was written with {', '.join(changed)}; results may differ slightly.", stacklevel=2)
     return _own(content["state"])
@@ -179,8 +177,3 @@ def _own(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_own(item) for item in value)
     return value.clone() if isinstance(value, torch.Tensor) else value
-
-
-def _differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    names = {**saved, **current}
-    return [(name, saved.get(name), current.get(name)) for name in names if saved.get(name) != current.get(name)]

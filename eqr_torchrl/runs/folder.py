@@ -16,42 +16,28 @@ from eqr_torchrl.runs.tables import EVALUATIONS_FILE, METRICS_FILE
 
 
 class RunPlan(NamedTuple):
-    """Where a run writes: the ``folder``, the ``checkpoint`` to resume, whether nothing is left to do.
-
-    ``copy_from`` is the folder of the run that is continued elsewhere, whose tables are copied.
-    """
+    """Where a run writes, and what it resumes."""
 
     folder: Path
     checkpoint: Path | None = None
-    finished: bool = False
-    copy_from: Path | None = None
+    finished: bool = False  # nothing is left to do
+    copy_from: Path | None = None  # of the run that is continued elsewhere
 
 
 def plan_run(
     root: str | Path, name: str, *, run_dir: str | Path | None = None, resume: str | Path | None = None
 ) -> RunPlan:
-    """Decide where a run writes and what it resumes, so that a sweep can simply be started again. Writes nothing.
+    """Decides where a run writes and what it resumes, so that a sweep can simply be started again. Writes nothing.
 
-    Args:
-        root: folder of all runs.
-        name: what the run is, e.g. ``"eqr_sac-dmc/cheetah-run-seed0"``. The folder's name is this, the time, and eight
-            random characters, so that runs started in the same second, on several machines, get a folder each.
-        run_dir: exactly this folder instead. It may exist, but hold no run.
-        resume: ``None`` starts a new run. ``"auto"``, with ``run_dir``, does what is left to do: nothing if that run
-            has finished, the rest from its newest checkpoint if it has one, all of it otherwise. A path (a checkpoint
-            or a run folder) is continued in the same folder, or in ``run_dir``.
-
-    Returns:
-        The plan.
+    A new folder's name is ``name``, the time, and eight random characters, so that runs started in the same second, on
+    several machines, get a folder each. ``run_dir`` is taken instead; it may exist, but hold no run. ``resume="auto"``
+    does what is left to do in ``run_dir``: nothing if that run has finished, the rest from its newest checkpoint if it
+    has one, all of it otherwise. ``resume=PATH`` (a checkpoint or a run folder) continues there, or in ``run_dir``.
 
     Raises:
         ValueError: if ``run_dir`` is a file or already holds a run and ``resume`` is ``None``, if ``resume`` is
             ``"auto"`` without ``run_dir``, or if there is no checkpoint where ``resume`` says.
         RuntimeError: if another process is writing the run that would be resumed.
-
-    Examples:
-        >>> plan_run("runs", "eqr_sac", run_dir="runs/seed=0", resume="auto").checkpoint is None
-        True
     """
     folder = None if run_dir is None else Path(run_dir).expanduser()
     if folder is not None and folder.exists() and not folder.is_dir():
@@ -80,35 +66,21 @@ def plan_run(
 
 
 def make_run_folder(root: str | Path, name: str, run_dir: str | Path | None = None) -> Path:
-    """Make the folder of a new run.
-
-    Args:
-        root: folder of all runs; made if it is not there.
-        name: what the run is; see :func:`plan_run`.
-        run_dir: exactly this folder instead. It may exist, but hold no run.
-
-    Returns:
-        The folder, which exists.
+    """Makes the folder of a new run and returns it: ``run_dir``, or one under ``root`` that no other run has.
 
     Raises:
         ValueError: if ``run_dir`` is a file or already holds a run.
 
     Examples:
         >>> import tempfile
-        >>> root = tempfile.mkdtemp()
-        >>> folder = make_run_folder(root, "eqr_sac-dmc/cheetah-run-0")
-        >>> folder.name.startswith("eqr_sac-dmc-cheetah-run-0-"), folder.is_dir()
-        (True, True)
+        >>> make_run_folder(tempfile.mkdtemp(), "eqr_sac-dmc/cheetah-run-0").name
+        'eqr_sac-dmc-cheetah-run-0-...'
     """
     return carry_out(plan_run(root, name, run_dir=run_dir))
 
 
 def carry_out(plan: RunPlan) -> Path:
-    """Make the folder of a plan, and return it.
-
-    Tables of a run that is started over, since it has no checkpoint, are removed; those of a run that is continued
-    elsewhere are copied.
-    """
+    """Makes the folder of a plan; tables of a run that is started over go, those of one continued elsewhere come."""
     plan.folder.mkdir(parents=True, exist_ok=True)
     for file in (METRICS_FILE, EVALUATIONS_FILE, CONFIG_FILE):
         if plan.checkpoint is None and file != CONFIG_FILE:

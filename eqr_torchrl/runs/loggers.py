@@ -16,17 +16,8 @@ from torchrl.record.loggers import Logger, TensorboardLogger, WandbLogger
 from eqr_torchrl.runs.tables import EVALUATIONS_FILE, METRICS_FILE, STEP, Table
 
 BACKENDS = ("tensorboard", "wandb")
-EVALUATION_COLUMNS = (
-    "env",
-    "algorithm",
-    "utility",
-    "seed",
-    STEP,
-    "warmup_steps",
-    "episode",
-    "episode_return",
-    "episode_length",
-)
+_LABELS = ("env", "algorithm", "utility", "seed", STEP, "warmup_steps")
+EVALUATION_COLUMNS = (*_LABELS, "episode", "episode_return", "episode_length")
 
 
 class RunLogger:

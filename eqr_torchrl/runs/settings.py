@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import pkgutil
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -16,9 +18,9 @@ if TYPE_CHECKING:
 
 CONFIG_FILE = "config.yaml"
 _OF_THE_START = ("resume", "run_dir", "runs_root", "progress", "num_threads")  # how it was started, not what it does
-_KINDS = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "text", "None": "null"}
+_PLAIN = {"int", "float", "bool", "str", "NoneType"}
+_WORDS = dict(int="an integer", float="a number", bool="true or false", str="text", NoneType="null")
 _PACKAGES = ("eqr_torchrl", "torch", "torchrl", "tensordict", "numpy")
-
 
 _Schema = TypeVar("_Schema")
 
@@ -66,11 +68,10 @@ class LoopSettings:
     progress: bool = True
 
     def __post_init__(self) -> None:
-        least = {"seed": 0, "checkpoint_every": 0} | dict.fromkeys(_AT_LEAST_ONE, 1)
-        for name, minimum in least.items():
-            value = getattr(self, name)
-            if value is not None and value < minimum:
-                raise ValueError(f"{name} must be at least {minimum}, got {value}.")
+        for field in fields(self):
+            value, least = getattr(self, field.name), int(field.name not in ("seed", "checkpoint_every"))
+            if type(value) is int and value < least:
+                raise ValueError(f"{field.name} must be at least {least}, got {value}.")
         if not 0 <= self.gamma <= 1:
             raise ValueError(f"gamma must be in [0, 1], got {self.gamma}.")
         if not 0 < self.tau <= 1:
@@ -89,31 +90,8 @@ class LoopSettings:
             raise ValueError(f"cuda_graph=true needs device=cuda, got device={self.device}.")
 
 
-_AT_LEAST_ONE = (
-    "num_threads",
-    "env_steps",
-    "warmup_steps",
-    "retrain_every",
-    "utd_ratio",
-    "replay_capacity",
-    "batch_size",
-    "eval_every",
-    "eval_episodes",
-    "final_episodes",
-    "log_every",
-    "keep_checkpoints",
-)
-
-
 def read_settings(schema: type[_Schema], cfg: DictConfig) -> _Schema:
     """Builds the dataclass ``schema`` from the entries of a configuration that it names.
-
-    Args:
-        schema: a dataclass, such as :class:`LoopSettings`; OmegaConf checks the types of its fields.
-        cfg: the configuration.
-
-    Returns:
-        An instance.
 
     Raises:
         ValueError: if an entry has the wrong type, or is out of range according to ``schema``; it is named.
@@ -134,37 +112,55 @@ def read_settings(schema: type[_Schema], cfg: DictConfig) -> _Schema:
             try:
                 node[field.name] = value
             except ValidationError as error:
-                raise ValueError(f"{field.name} must be {kind_of(field.type)}, got {value!r}.") from error
+                raise ValueError(f"{field.name} must be {_in_words(_kinds(field.type))}, got {value!r}.") from error
     found: Any = OmegaConf.to_object(node)
     return found
 
 
-def plain_types(annotation: Any) -> list[str]:
-    """The plain types that an annotation consists of, such as ``["int", "None"]``; none if there are others in it."""
+def check_arguments(node: Any, key: str = "") -> None:
+    """Checks the plain arguments of all parts in a configuration against the annotations of their targets.
+
+    Raises:
+        ValueError: if a target cannot be imported, does not take an argument, or takes another type.
+    """
+    from omegaconf import DictConfig
+
+    if not isinstance(node, DictConfig):
+        return
+    parameters: Any = {}
+    if "_target_" in node:
+        try:
+            parameters = inspect.signature(pkgutil.resolve_name(node._target_)).parameters
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ValueError(f"{key}._target_={node._target_} cannot be imported: {error}") from error
+    free = not parameters or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    unknown = [] if free else [str(name) for name in node if name not in parameters and str(name)[0] != "_"]
+    if unknown:  # all of them at once: those of the usual part, where a target of the user's own replaces it
+        removed = " ".join(f"~{key}.{name}" for name in unknown)
+        raise ValueError(f"{key}: {node._target_} takes no {', '.join(unknown)}; to remove, add {removed}")
+    for name, value in node.items():
+        where = f"{key}.{name}" if key else str(name)
+        kinds = _kinds(parameters[name].annotation) if name in parameters else []
+        found = [type(value).__name__, "float"] if type(value) is int else [type(value).__name__]
+        if kinds and set(kinds) <= _PLAIN and set(kinds).isdisjoint(found):
+            raise ValueError(f"{where} must be {_in_words(kinds)}, got {value!r}.")
+        check_arguments(value, where)
+
+
+def _kinds(annotation: Any) -> list[str]:
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
-    types = [part.strip() for part in text.split("|")]
-    return types if set(types) <= set(_KINDS) else []
+    return [part.strip().replace("None", "NoneType") for part in text.split("|")]
 
 
-def kind_of(annotation: Any) -> str:
-    """What a value with this annotation must be, in words."""
-    names = [name.strip() for name in str(getattr(annotation, "__name__", annotation)).split("|")]
-    return " or ".join(_KINDS.get(name, name) for name in names)
+def _in_words(kinds: Sequence[str]) -> str:
+    return " or ".join(_WORDS.get(kind, kind) for kind in kinds)
 
 
 def save_settings(cfg: DictConfig, folder: str | Path, **record: Any) -> dict[str, Any]:
-    """Write a run's settings to ``config.yaml``, interpolations resolved, and print what changes in a resumed run.
+    """Writes a run's settings to ``config.yaml``, and prints those that change in a resumed run.
 
-    A run may be resumed with other settings, to train for longer or at another rate. One line on the terminal names
-    each of them with its old and new value.
-
-    Args:
-        cfg: the configuration.
-        folder: the run folder; if it holds a ``config.yaml``, this run is a resumed one.
-        **record: what the settings were resolved to, for people (versions, target entropy): written under ``record``.
-
-    Returns:
-        The settings as plain dictionaries and lists.
+    What they were resolved to (``record``: versions, target entropy) is added for people. Returns the settings as plain
+    dictionaries and lists, interpolations resolved.
 
     Examples:
         >>> import tempfile
@@ -180,12 +176,8 @@ def save_settings(cfg: DictConfig, folder: str | Path, **record: Any) -> dict[st
     path = Path(folder) / CONFIG_FILE
     settings: Any = OmegaConf.to_container(cfg, resolve=True)
     if path.is_file():
-        before, after = _flat(_read(path)), _flat(settings)
-        changed = [
-            f"{key}={after.get(key)} (was {before.get(key)})"
-            for key in {**before, **after}
-            if before.get(key) != after.get(key) and key not in _OF_THE_START
-        ]
+        found = differences(flat(_read(path)), flat(settings))
+        changed = [f"{key}={new} (was {old})" for key, old, new in found if key not in _OF_THE_START]
         if changed:
             print(f"resuming with changed settings: {', '.join(changed)}")
     OmegaConf.save(OmegaConf.create({**settings, **({"record": record} if record else {})}), path)
@@ -211,7 +203,7 @@ def differing_settings(folders: Sequence[str | Path]) -> dict[str, list[Any]]:
         {'tau': [0.1, 0.2]}
     """
     files = [Path(folder) / CONFIG_FILE for folder in folders if (Path(folder) / CONFIG_FILE).is_file()]
-    settings = [_flat(_read(file)) for file in files]
+    settings = [flat(_read(file)) for file in files]
     names = dict.fromkeys(name for one in settings for name in one if name not in ("seed", *_OF_THE_START))
     values = {name: [one.get(name) for one in settings] for name in names}
     return {name: found for name, found in values.items() if any(value != found[0] for value in found)}
@@ -235,7 +227,14 @@ def _read(path: Path) -> dict[str, Any]:
     return {key: value for key, value in found.items() if key != "record"}
 
 
-def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+def differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Name, saved and current value of the entries in which two mappings differ."""
+    names = {**saved, **current}
+    return [(name, saved.get(name), current.get(name)) for name in names if saved.get(name) != current.get(name)]
+
+
+def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested settings by their dotted names."""
     if not isinstance(tree, Mapping) or not tree:
         return {prefix.rstrip("."): tree}
-    return {key: value for name, node in tree.items() for key, value in _flat(node, f"{prefix}{name}.").items()}
+    return {key: value for name, node in tree.items() for key, value in flat(node, f"{prefix}{name}.").items()}

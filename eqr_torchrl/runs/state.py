@@ -16,10 +16,9 @@ _RNG, _REPLAY, _CHUNK = "rng", "replay_buffer", 1 << 20  # rows copied at a time
 
 
 def capture_state(**parts: Any) -> dict[str, Any]:
-    """Collect the state of all parts of a run, and of the global random number generators, for ``save_checkpoint``.
+    """Collects the state of all parts of a run, and of the global random number generators, for ``save_checkpoint``.
 
-    Nothing is copied, not even the rows of a replay buffer, of which the filled part alone is kept: save the result
-    before training continues.
+    Nothing is copied, and of a replay buffer the filled part alone is kept: save the result before training continues.
 
     Args:
         **parts: name to part: modules (losses with their target networks, world models), optimisers, TorchRL replay
@@ -50,7 +49,7 @@ def capture_state(**parts: Any) -> dict[str, Any]:
 
 
 def restore_state(state: Mapping[str, Any], **parts: Any) -> None:
-    """Restore the state of all parts, and last that of the global random number generators.
+    """Restores the state of all parts, and last that of the global random number generators.
 
     Build everything first, since building draws random numbers; restore before anything is captured in a CUDA graph,
     since optimisers get new state tensors. A checkpoint from a GPU can be restored on a CPU and the other way round;

@@ -88,10 +88,7 @@ class RunStatus:
 
 
 def read_status(folder: str | Path) -> dict[str, Any] | None:
-    """Read a run folder's status.
-
-    Args:
-        folder: a run folder.
+    """Reads a run folder's status.
 
     Returns:
         ``state`` (``running``, ``finished``, ``failed``, ``interrupted`` by Ctrl-C, or ``killed``: no process holds it
@@ -116,15 +113,11 @@ def read_status(folder: str | Path) -> dict[str, Any] | None:
 
 
 def summarise_sweep(root: str | Path) -> list[dict[str, Any]]:
-    """Collect the status of all runs under a folder.
-
-    Args:
-        root: a folder that holds run folders, at any depth.
+    """Collects the status of all runs under a folder, at any depth.
 
     Returns:
         One dictionary per run, sorted by folder: ``folder`` (relative to ``root``) and the entries of
-        :func:`read_status` without the traceback. A second start of the same sweep, with ``resume=auto``, does the
-        runs that are neither finished nor running.
+        :func:`read_status` without the traceback.
 
     Raises:
         ValueError: if ``root`` is no folder.

@@ -42,7 +42,7 @@ class Table:
             self._rewrite(self.columns, [dict(zip(header, row, strict=True)) for row in rows])
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Write one row; columns it does not name stay empty."""
+        """Writes one row; columns it does not name stay empty."""
         new = [name for name in row if name not in self.columns]
         if new or not self.path.exists():
             self._rewrite([*self.columns, *new], read_csv(self.path) if self.path.exists() else [])
@@ -50,7 +50,7 @@ class Table:
             file.write(_format([[row.get(name) for name in self.columns]]))
 
     def truncate_after(self, env_steps: int) -> None:
-        """Drop the rows beyond ``env_steps``: what was logged after a checkpoint."""
+        """Drops the rows beyond ``env_steps``: what was logged after a checkpoint."""
         if self.path.exists():
             self._rewrite(self.columns, [row for row in read_csv(self.path) if float(row[STEP]) <= env_steps])
 
@@ -61,7 +61,7 @@ class Table:
 
 
 def read_csv(path: str | Path, *, times: bool = True) -> list[dict[str, str]]:
-    """Read a CSV file of a run.
+    """Reads a CSV file of a run.
 
     Args:
         path: ``metrics.csv`` or ``evaluations.csv``.

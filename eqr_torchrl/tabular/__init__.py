@@ -15,8 +15,8 @@ from eqr_torchrl.tabular.mdp import MDP, MarkovRewardProcess
 from eqr_torchrl.tabular.nroom import nroom_cells, nroom_mdp, nroom_prior
 from eqr_torchrl.tabular.posterior import ConjugatePosterior, EmpiricalPosterior, MDPPosterior
 from eqr_torchrl.tabular.psrl import PSRLResult, psrl
-from eqr_torchrl.tabular.rewards import NormalGammaPosterior, NormalPosterior, RewardPosterior
-from eqr_torchrl.tabular.solve import action_values, policy_iteration, policy_values, process_values, sample_values
+from eqr_torchrl.tabular.rewards import NormalPosterior
+from eqr_torchrl.tabular.solve import policy_iteration, policy_values, process_values, sample_values
 from eqr_torchrl.tabular.statistics import TransitionStatistics, count_transitions
 from eqr_torchrl.tabular.toy import TOY_POSTERIORS, sample_toy_parameter, toy_mdp
 from eqr_torchrl.tabular.unroll import UnrolledMDP, unroll, unrolled_values
@@ -31,15 +31,12 @@ __all__ = [
     "MDPPosterior",
     "MarkovRewardProcess",
     "NRoom",
-    "NormalGammaPosterior",
     "NormalPosterior",
     "PSRLResult",
     "QuantileEstimate",
-    "RewardPosterior",
     "ToyMDP",
     "TransitionStatistics",
     "UnrolledMDP",
-    "action_values",
     "bellman_targets",
     "count_transitions",
     "epistemic_quantile_regression",

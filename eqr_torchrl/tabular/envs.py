@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -51,8 +52,6 @@ class MDPEnv(EnvBase):
         self._rewards, self._terminal = mdp.rewards.flatten().float(), mdp.terminal
         count = math.prod(mdp.batch_shape)
         self._offset = torch.arange(count, device=self.device).reshape(mdp.batch_shape) * mdp.rewards[0].numel()
-        if not mdp.batch_shape:
-            self._offset = torch.zeros((), dtype=torch.long, device=self.device)
         shape, flag_shape = self.batch_size, torch.Size((*self.batch_size, 1))
         self.observation_spec = Composite(observation=Categorical(mdp.num_states, shape), shape=shape).to(self.device)
         self.action_spec = Categorical(mdp.num_actions, shape, device=self.device)
@@ -84,16 +83,7 @@ class MDPEnv(EnvBase):
 
 
 class ToyMDP(MDPEnv):
-    """:func:`toy_mdp` as an environment.
-
-    Args:
-        beta: probability of the cycle.
-        x: the uncertain transition probability.
-        gamma: discount of the MDP, which the environment itself does not use.
-        batch_size: number of episodes at once, if ``beta`` and ``x`` are numbers.
-
-    Raises:
-        ValueError: if ``beta`` or ``x`` is no probability.
+    """:func:`toy_mdp` as an environment; ``batch_size`` as for :class:`MDPEnv`.
 
     Examples:
         >>> ToyMDP(beta=0.0, x=0.0).rollout(10)["observation"]
@@ -107,18 +97,7 @@ class ToyMDP(MDPEnv):
 
 
 class NRoom(MDPEnv):
-    """:func:`nroom_mdp` as an environment.
-
-    Args:
-        num_rooms: number of rooms side by side, at least 3.
-        room_size: rows and columns of a room, an odd number.
-        success_probability: how often a move goes in its direction.
-        left_prize_ends_episode: end the episode on leaving the small prize, too.
-        gamma: discount of the MDP, which the environment itself does not use.
-        batch_size: number of episodes at once.
-
-    Raises:
-        ValueError: if there are fewer than 3 rooms, or ``success_probability`` is no probability.
+    """:func:`nroom_mdp` as an environment, with its arguments; ``batch_size`` as for :class:`MDPEnv`.
 
     Examples:
         >>> env = NRoom()
@@ -128,20 +107,6 @@ class NRoom(MDPEnv):
     """
 
     def __init__(
-        self,
-        num_rooms: int = 3,
-        room_size: int = 5,
-        *,
-        success_probability: float = 1.0,
-        left_prize_ends_episode: bool = False,
-        gamma: float = 0.99,
-        batch_size: tuple[int, ...] = (),
+        self, num_rooms: int = 3, room_size: int = 5, *, batch_size: tuple[int, ...] = (), **options: Any
     ) -> None:
-        mdp = nroom_mdp(
-            num_rooms,
-            room_size,
-            success_probability=success_probability,
-            left_prize_ends_episode=left_prize_ends_episode,
-            gamma=gamma,
-        )
-        super().__init__(mdp, batch_size=batch_size)
+        super().__init__(nroom_mdp(num_rooms, room_size, **options), batch_size=batch_size)

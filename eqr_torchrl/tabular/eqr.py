@@ -28,11 +28,6 @@ class QuantileEstimate:
         levels: their levels, dimensionless, shape ``[N]``.
         history: quantiles of the recorded states over the iterations, shape ``[I, *R, *B, states, N]``.
         history_iterations: the number of updates behind each entry of ``history``, int64, shape ``[I]``.
-
-    Examples:
-        >>> levels, none = torch.tensor([0.5]), torch.zeros(0, dtype=torch.long)
-        >>> QuantileEstimate(torch.zeros(2, 1), levels, torch.zeros(0, 0, 1), none).quantiles.shape
-        torch.Size([2, 1])
     """
 
     quantiles: Tensor
@@ -49,9 +44,7 @@ def epistemic_quantile_regression(
     num_iterations: int,
     step_size: float,
     final_step_size: float | None = None,
-    num_models: int = 1,
     run_shape: tuple[int, ...] = (),
-    average_last: int = 0,
     initial_quantiles: Tensor | None = None,
     record_states: Sequence[int] = (),
     record_every: int = 1,
@@ -60,15 +53,15 @@ def epistemic_quantile_regression(
 ) -> QuantileEstimate:
     r"""Learns quantiles of the posterior of values of ``policy``, for all states at once.
 
-    In each iteration, MDPs are drawn from the posterior and every quantile moves by
+    In each iteration, an MDP is drawn from the posterior and every quantile moves by
 
     .. math:: q_i(s) \leftarrow q_i(s) + \alpha \Big(\hat\tau_i
               - \tfrac1N \sum_j 1\big\{r^\pi(s) + \gamma \sum_{s'} p^\pi(s'|s)\, q_j(s') < q_i(s)\big\}\Big).
 
     Algorithm 1 and Eq. 16 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_, where the factor 1/N is meant
     for the sum alone and the levels are midpoints. Quantiles of terminal states are pinned to zero. With a constant
-    step they keep moving around the fixed point (:func:`value_distribution_iteration`); a decaying step or an
-    average of the last iterates removes that noise, but not the bias.
+    step they keep moving around the fixed point (:func:`value_distribution_iteration`); a decaying step removes that
+    noise, but not the bias.
 
     Args:
         posterior: posteriors over MDPs of batch shape ``[*B]``.
@@ -77,17 +70,12 @@ def epistemic_quantile_regression(
         num_iterations: number of updates.
         step_size: :math:`\alpha`, in units of return.
         final_step_size: step of the last iteration, reached geometrically. Defaults to ``step_size``.
-        num_models: MDPs drawn per iteration, whose targets are pooled.
         run_shape: shape ``R`` of independent runs, each with its own start and its own draws.
-        average_last: return the average over this many of the last iterates; ``0`` returns the last one.
         initial_quantiles: start, broadcastable to ``[*R, *B, S, N]``. Defaults to sorted draws from U(0, 1).
         record_states: states whose quantiles are kept in the history.
         record_every: iterations between two entries of the history.
         progress: called regularly with the number of iterations since its last call, as ``tqdm.update``.
         generator: random generator on the device of the posterior.
-
-    Returns:
-        A :class:`QuantileEstimate`.
 
     Raises:
         ValueError: if a count or step is out of range, or ``policy`` or ``initial_quantiles`` do not fit.
@@ -103,18 +91,11 @@ def epistemic_quantile_regression(
         tensor(True)
     """
     final_step_size = step_size if final_step_size is None else final_step_size
-    for name, value, least in (
-        ("num_iterations", num_iterations, 1),
-        ("num_models", num_models, 1),
-        ("record_every", record_every, 1),
-        ("average_last", average_last, 0),
-    ):
-        if value < least:
-            raise ValueError(f"{name} must be at least {least}, got {value}.")
+    for name, value in (("num_iterations", num_iterations), ("record_every", record_every)):
+        if value < 1:
+            raise ValueError(f"{name} must be positive, got {value}.")
     if not (step_size > 0 and final_step_size > 0):
         raise ValueError(f"step_size and final_step_size must be positive, got {step_size} and {final_step_size}.")
-    if average_last > num_iterations:
-        raise ValueError(f"average_last must not exceed num_iterations, {num_iterations}: got {average_last}.")
     num_states = posterior.num_states
     for state in record_states:
         if not 0 <= state < num_states:
@@ -127,45 +108,37 @@ def epistemic_quantile_regression(
     if initial_quantiles is None:
         quantiles = torch.rand(shape, generator=generator, **options).sort(-1).values
     else:
-        if initial_quantiles.dim() > len(shape) or any(
-            n not in (1, m) for n, m in zip(reversed(initial_quantiles.shape), reversed(shape), strict=False)
-        ):
-            raise ValueError(
-                f"initial_quantiles must broadcast to shape {shape}, got {tuple(initial_quantiles.shape)}."
-            )
-        quantiles = initial_quantiles.to(**options).expand(shape).clone()
+        try:
+            quantiles = initial_quantiles.to(**options).expand(shape).clone()
+        except RuntimeError as error:
+            got = tuple(initial_quantiles.shape)
+            raise ValueError(f"initial_quantiles must broadcast to shape {shape}, got {got}.") from error
     quantiles[..., terminal, :] = 0.0
     decay = (final_step_size / step_size) ** (1 / max(num_iterations - 1, 1))
-    total, history = torch.zeros_like(quantiles), []
-    chunk = max(1, int(_SAMPLE_BYTES / (8 * num_models * quantiles[..., 0].numel() * num_states)))
+    history = []
+    chunk = max(1, int(_SAMPLE_BYTES / (8 * quantiles[..., 0].numel() * num_states)))
 
     for start in range(0, num_iterations, chunk):
         size = min(chunk, num_iterations - start)
-        processes = posterior.sample_process(policy, (size, num_models, *run_shape), generator=generator)
+        processes = posterior.sample_process(policy, (size, *run_shape), generator=generator)
         for offset in range(size):
             iteration = start + offset
             share = _share_below(quantiles, processes[offset])
             quantiles.add_(levels - share, alpha=step_size * decay**iteration)
             quantiles[..., terminal, :] = 0.0
-            if iteration >= num_iterations - average_last:
-                total += quantiles
             if recorded and (iteration + 1) % record_every == 0:
                 history.append(quantiles[..., recorded, :])
         if progress is not None:
             progress(size)
 
-    if average_last:
-        quantiles = total / average_last
     iterations = torch.arange(1, len(history) + 1) * record_every
     empty = torch.zeros((0, *shape[:-2], len(recorded), num_quantiles), **options)
     return QuantileEstimate(quantiles, levels, torch.stack(history) if history else empty, iterations)
 
 
-def _share_below(quantiles: Tensor, processes: MarkovRewardProcess) -> Tensor:
-    """Share of the pooled targets of ``processes`` ``[M, *B]`` that lie strictly below each quantile."""
-    targets = bellman_targets(quantiles, processes)  # [M, *B, S, N]
-    # [M, *B, S, N] -> [*B, S, M * N]
-    targets = targets.squeeze(0) if len(targets) == 1 else targets.movedim(0, -2).flatten(-2)
+def _share_below(quantiles: Tensor, process: MarkovRewardProcess) -> Tensor:
+    """Share of the targets that lie strictly below each quantile."""
+    targets = bellman_targets(quantiles, process)  # [*B, S, N]
     num_targets = targets.shape[-1]
     if num_targets <= _MAX_PAIRWISE_TARGETS:
         below = (targets.unsqueeze(-2) < quantiles.unsqueeze(-1)).sum(-1)

@@ -62,8 +62,8 @@ class MarkovRewardProcess:
 
     Examples:
         >>> chain = MarkovRewardProcess(torch.tensor([[0.0, 1.0], [0.0, 1.0]]), torch.tensor([1.0, 0.0]), 0.9, (1,))
-        >>> chain.num_states, chain.terminal.tolist()
-        (2, [False, True])
+        >>> chain.num_states, chain.batch_shape
+        (2, torch.Size([]))
     """
 
     transitions: Tensor
@@ -90,21 +90,9 @@ class MarkovRewardProcess:
         """Shape ``B`` of the batch of processes."""
         return self.rewards.shape[:-1]
 
-    @property
-    def terminal(self) -> Tensor:
-        """Mask of the terminal states, bool, shape ``[S]``."""
-        return terminal_mask(self.num_states, self.terminal_states, self.rewards.device)
-
     def __getitem__(self, index) -> MarkovRewardProcess:
         """The processes at ``index`` of the batch."""
         return MarkovRewardProcess(self.transitions[index], self.rewards[index], self.gamma, self.terminal_states)
-
-
-def terminal_mask(num_states: int, terminal_states: tuple[int, ...], device=None) -> Tensor:
-    """Bool mask ``[S]`` of ``terminal_states``."""
-    mask = torch.zeros(num_states, dtype=torch.bool, device=device)
-    mask[list(terminal_states)] = True
-    return mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +169,9 @@ class MDP:
     @property
     def terminal(self) -> Tensor:
         """Mask of the terminal states, bool, shape ``[S]``."""
-        return terminal_mask(self.num_states, self.terminal_states, self.rewards.device)
+        mask = torch.zeros(self.num_states, dtype=torch.bool, device=self.rewards.device)
+        mask[list(self.terminal_states)] = True
+        return mask
 
     def under(self, policy: Tensor) -> MarkovRewardProcess:
         r"""The reward process of ``policy``: :math:`p^\pi(s'|s) = \sum_a \pi(a|s) p(s'|s,a)`, likewise the reward.

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 
 from eqr_torchrl.tabular.dirichlet import DirichletPosterior
 from eqr_torchrl.tabular.mdp import MDP
 from eqr_torchrl.tabular.posterior import ConjugatePosterior
-from eqr_torchrl.tabular.rewards import NormalGammaPosterior, NormalPosterior
+from eqr_torchrl.tabular.rewards import NormalPosterior
 
 _MOVES = ((0, -1), (0, 1), (1, 0), (-1, 0))  # row and column steps of actions 0..3: left, right, down, up
 
@@ -116,12 +114,7 @@ def nroom_mdp(
 
 
 def nroom_prior(
-    num_rooms: int = 3,
-    room_size: int = 5,
-    *,
-    reward_model: Literal["normal", "normal_gamma"] = "normal",
-    gamma: float = 0.99,
-    shared_noise: bool = False,
+    num_rooms: int = 3, room_size: int = 5, *, gamma: float = 0.99, shared_noise: bool = False
 ) -> ConjugatePosterior:
     """The prior over MDPs of the paper's grid world, before any data.
 
@@ -132,30 +125,24 @@ def nroom_prior(
     Args:
         num_rooms: number of rooms side by side.
         room_size: rows and columns of a room.
-        reward_model: ``"normal"``, or ``"normal_gamma"`` for rewards of unknown noise.
         gamma: discount.
         shared_noise: see :class:`DirichletPosterior`.
 
     Returns:
         A prior over the states of :func:`nroom_mdp`.
 
-    Raises:
-        ValueError: if ``reward_model`` is neither.
-
     Examples:
         >>> round(float(nroom_prior().transitions.concentration[0, 0, 0]), 5)
         0.11396
     """
-    if reward_model not in ("normal", "normal_gamma"):
-        raise ValueError(f"reward_model must be 'normal' or 'normal_gamma', got {reward_model!r}.")
     num_cells = len(nroom_cells(num_rooms, room_size))
     table, end = (num_cells + 1, len(_MOVES)), (num_cells,)
     start = nroom_cells(num_rooms, room_size).index(_centre(num_rooms // 2, room_size))
     transitions = DirichletPosterior.prior(
         *table, concentration=num_cells**-0.5, terminal_states=end, shared_noise=shared_noise
     )
-    model = NormalPosterior if reward_model == "normal" else NormalGammaPosterior
-    return ConjugatePosterior(transitions, model.prior(*table, terminal_states=end), gamma, end, start)
+    rewards = NormalPosterior.prior(*table, terminal_states=end)
+    return ConjugatePosterior(transitions, rewards, gamma, end, start)
 
 
 def _centre(room: int, room_size: int) -> tuple[int, int]:

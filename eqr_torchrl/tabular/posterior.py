@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from eqr_torchrl.tabular.dirichlet import DirichletPosterior
 from eqr_torchrl.tabular.mdp import MDP, MarkovRewardProcess, select_actions, validate_policy
-from eqr_torchrl.tabular.rewards import RewardPosterior
+from eqr_torchrl.tabular.rewards import NormalPosterior
 from eqr_torchrl.tabular.statistics import TransitionStatistics
 
 
 class MDPPosterior(ABC):
     r"""A distribution :math:`\Phi(P | D)` over MDPs, or a batch ``[*B]`` of such distributions.
 
-    Another posterior implements these methods, and nothing else.
+    Another posterior implements these methods and sets these attributes, and nothing else: ``num_states``,
+    ``num_actions``, ``gamma``, ``terminal_states``, ``batch_shape`` (``B``) and ``device``.
     """
 
     num_states: int
@@ -43,9 +44,8 @@ class MDPPosterior(ABC):
         """The MDP of expected transition probabilities and rewards, batch shape ``[*B]``."""
 
 
-@dataclass(frozen=True, eq=False)
 class ConjugatePosterior(MDPPosterior):
-    """Dirichlet transitions with Normal, Normal-Gamma or known rewards, independent of each other.
+    """Dirichlet transitions with Normal or known rewards, independent of each other.
 
     Args:
         transitions: posterior over transition probabilities, tables ``[*B, S, A, S]``.
@@ -72,54 +72,36 @@ class ConjugatePosterior(MDPPosterior):
         torch.Size([5, 3, 3])
     """
 
-    transitions: DirichletPosterior
-    rewards: RewardPosterior | Tensor
-    gamma: float
-    terminal_states: tuple[int, ...] = ()
-    initial_state: int = 0
-
-    def __post_init__(self) -> None:
-        rewards = self.rewards if isinstance(self.rewards, Tensor) else self.rewards.mean_reward()
-        expected = self.transitions.concentration.shape[:-1]
-        if rewards.shape[-2:] != expected[-2:] or torch.broadcast_shapes(rewards.shape, expected) != expected:
-            raise ValueError(f"rewards must be of shape {tuple(expected)}, got {tuple(rewards.shape)}.")
+    def __init__(
+        self,
+        transitions: DirichletPosterior,
+        rewards: NormalPosterior | Tensor,
+        gamma: float,
+        terminal_states: tuple[int, ...] = (),
+        initial_state: int = 0,
+    ) -> None:
+        self.transitions, self.rewards, self.gamma = transitions, rewards, gamma
+        self.terminal_states, self.initial_state = terminal_states, initial_state
+        table = transitions.concentration  # [*B, S, A, S]
+        *self.batch_shape, self.num_states, self.num_actions, _ = table.shape
+        self.batch_shape, self.device = torch.Size(self.batch_shape), table.device
+        mean, expected = self._mean_rewards(), table.shape[:-1]
+        if mean.shape[-2:] != expected[-2:] or torch.broadcast_shapes(mean.shape, expected) != expected:
+            raise ValueError(f"rewards must be of shape {tuple(expected)}, got {tuple(mean.shape)}.")
         self.mean()  # validates the rest
-
-    @property
-    def num_states(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Number of states ``S``."""
-        return self.transitions.concentration.shape[-1]
-
-    @property
-    def num_actions(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Number of actions ``A``."""
-        return self.transitions.concentration.shape[-2]
-
-    @property
-    def batch_shape(self) -> torch.Size:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Shape ``B`` of the batch of posteriors."""
-        return self.transitions.concentration.shape[:-3]
-
-    @property
-    def device(self) -> torch.device:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Device of the tables."""
-        return self.transitions.concentration.device
 
     def update(self, statistics: TransitionStatistics) -> ConjugatePosterior:
         """The posterior after ``statistics``, whose batch shape becomes that of the posterior by broadcasting."""
         rewards = self.rewards if isinstance(self.rewards, Tensor) else self.rewards.update(statistics)
-        return replace(self, transitions=self.transitions.update(statistics), rewards=rewards)
+        transitions = self.transitions.update(statistics)
+        return ConjugatePosterior(transitions, rewards, self.gamma, self.terminal_states, self.initial_state)
 
     def mean(self) -> MDP:
-        """The MDP of expected transition probabilities and rewards, batch shape ``[*B]``."""
-        rewards = self.rewards if isinstance(self.rewards, Tensor) else self.rewards.mean_reward()
-        return self._mdp(self.transitions.mean(), rewards)
+        return self._mdp(self.transitions.mean(), self._mean_rewards())
 
     def sample(self, sample_shape: tuple[int, ...] = (), *, generator: torch.Generator | None = None) -> MDP:
-        """Independent MDPs of batch shape ``[*Q, *B]``, where ``Q`` is ``sample_shape``."""
-        return self._mdp(
-            self.transitions.sample(sample_shape, generator=generator), self._rewards(sample_shape, None, generator)
-        )
+        transitions = self.transitions.sample(sample_shape, generator=generator)
+        return self._mdp(transitions, self._rewards(sample_shape, None, generator))
 
     def sample_process(
         self, policy: Tensor, sample_shape: tuple[int, ...] = (), *, generator: torch.Generator | None = None
@@ -132,6 +114,9 @@ class ConjugatePosterior(MDPPosterior):
         rewards = self._rewards(sample_shape, policy, generator).expand(transitions.shape[:-1])
         return MarkovRewardProcess(transitions, rewards, self.gamma, self.terminal_states)
 
+    def _mean_rewards(self) -> Tensor:
+        return self.rewards if isinstance(self.rewards, Tensor) else self.rewards.mean
+
     def _rewards(self, sample_shape: tuple[int, ...], policy: Tensor | None, generator) -> Tensor:
         if isinstance(self.rewards, Tensor):
             return self.rewards if policy is None else select_actions(self.rewards, policy, 0)
@@ -142,7 +127,6 @@ class ConjugatePosterior(MDPPosterior):
         return MDP(transitions, rewards, self.gamma, self.terminal_states, self.initial_state)
 
 
-@dataclass(frozen=True, eq=False)
 class EmpiricalPosterior(MDPPosterior):
     """The uniform distribution over given MDPs, dependent rows and all.
 
@@ -159,49 +143,19 @@ class EmpiricalPosterior(MDPPosterior):
         tensor([0.0000, 0.7000, 0.3000, 0.0000], dtype=torch.float64)
     """
 
-    mdps: MDP
-
-    def __post_init__(self) -> None:
-        if not self.mdps.batch_shape:
+    def __init__(self, mdps: MDP) -> None:
+        if not mdps.batch_shape:
             raise ValueError("mdps must be a batch: its last batch dimension lists the equally likely MDPs.")
-
-    @property
-    def num_states(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Number of states ``S``."""
-        return self.mdps.num_states
-
-    @property
-    def num_actions(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Number of actions ``A``."""
-        return self.mdps.num_actions
-
-    @property
-    def gamma(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Discount."""
-        return self.mdps.gamma
-
-    @property
-    def terminal_states(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Absorbing states without reward."""
-        return self.mdps.terminal_states
-
-    @property
-    def batch_shape(self) -> torch.Size:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Shape ``B`` of the batch of posteriors."""
-        return self.mdps.batch_shape[:-1]
-
-    @property
-    def device(self) -> torch.device:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Device of the MDPs."""
-        return self.mdps.rewards.device
+        self.mdps = mdps
+        self.num_states, self.num_actions = mdps.num_states, mdps.num_actions
+        self.gamma, self.terminal_states = mdps.gamma, mdps.terminal_states
+        self.batch_shape, self.device = mdps.batch_shape[:-1], mdps.rewards.device
 
     def mean(self) -> MDP:
-        """The MDP of average transition probabilities and rewards, batch shape ``[*B]``."""
         mdps = self.mdps
         return replace(mdps, transitions=mdps.transitions.mean(-4), rewards=mdps.rewards.mean(-3))
 
     def sample(self, sample_shape: tuple[int, ...] = (), *, generator: torch.Generator | None = None) -> MDP:
-        """MDPs drawn with replacement, batch shape ``[*Q, *B]``."""
         mdps, batch = self.mdps, self.batch_shape
         num_mdps = mdps.batch_shape[-1]
         index = torch.randint(num_mdps, (*sample_shape, *batch), generator=generator, device=self.device)
@@ -213,5 +167,4 @@ class EmpiricalPosterior(MDPPosterior):
     def sample_process(
         self, policy: Tensor, sample_shape: tuple[int, ...] = (), *, generator: torch.Generator | None = None
     ) -> MarkovRewardProcess:
-        """MDPs drawn with replacement, under ``policy``."""
         return self.sample(sample_shape, generator=generator).under(policy)

@@ -26,12 +26,6 @@ class PSRLResult:
         episode_returns: undiscounted return of each episode, in units of return, shape ``[episodes, *R]``.
         regret: value lost in each episode at the initial state, :math:`v^*(s_0) - v^{\pi_k}(s_0)` under the true
             MDP, in units of return, shape ``[episodes, *R]``; ``None`` if that MDP was not given.
-
-    Examples:
-        >>> from eqr_torchrl.tabular import NRoom, nroom_prior
-        >>> env = NRoom(left_prize_ends_episode=True)
-        >>> psrl(env, nroom_prior(), num_episodes=2, horizon=15).episode_returns.shape
-        torch.Size([2])
     """
 
     policy: Tensor
@@ -63,9 +57,6 @@ def psrl(
         true_mdp: what the regret is measured in; ``env.mdp`` of a :class:`MDPEnv`.
         progress: called after each episode with the number of episodes made, 1, as ``tqdm.update``.
         generator: random generator for the posterior; the environment has its own.
-
-    Returns:
-        A :class:`PSRLResult`.
 
     Raises:
         ValueError: if ``num_episodes`` or ``horizon`` is not positive.

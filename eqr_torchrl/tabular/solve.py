@@ -74,15 +74,7 @@ def sample_values(
 def policy_values(mdp: MDP, policy: Tensor) -> Tensor:
     r"""Values :math:`v^{\pi,p}(s)` of ``policy``, exact (Eq. 1 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_).
 
-    Args:
-        mdp: MDPs of batch shape ``[*B]``.
-        policy: actions ``[S]`` or ``[*B, S]``, or probabilities ``[S, A]`` or ``[*B, S, A]``.
-
-    Returns:
-        Values, in units of return, shape ``[*B, S]``.
-
-    Raises:
-        ValueError: if ``policy`` does not fit the MDP.
+    The same as ``process_values(mdp.under(policy))``, whose arguments and errors these are: shape ``[*B, S]``.
 
     Examples:
         >>> p = torch.tensor([[[0.0, 1.0], [0.5, 0.5]], [[0.0, 1.0], [0.0, 1.0]]])
@@ -91,26 +83,6 @@ def policy_values(mdp: MDP, policy: Tensor) -> Tensor:
         tensor([3.3333, 0.0000])
     """
     return process_values(mdp.under(policy))
-
-
-def action_values(mdp: MDP, values: Tensor) -> Tensor:
-    r"""One-step look-ahead :math:`r(s,a) + \gamma \sum_{s'} p(s'|s,a) v(s')`.
-
-    Args:
-        mdp: MDPs of batch shape ``[*B]``.
-        values: values of the next state, in units of return, shape ``[*B, S]``.
-
-    Returns:
-        Action values, in units of return, shape ``[*B, S, A]``.
-
-    Examples:
-        >>> p = torch.tensor([[[0.0, 1.0], [0.5, 0.5]], [[0.0, 1.0], [0.0, 1.0]]])
-        >>> mdp = MDP(p, torch.tensor([[1.0, 2.0], [0.0, 0.0]]), gamma=0.8, terminal_states=(1,))
-        >>> action_values(mdp, torch.tensor([10.0, 0.0]))
-        tensor([[1., 6.],
-                [0., 0.]])
-    """
-    return mdp.rewards + mdp.gamma * torch.einsum("...iaj,...j->...ia", mdp.transitions, values)
 
 
 def policy_iteration(mdp: MDP, *, max_iterations: int = 100) -> tuple[Tensor, Tensor]:
@@ -141,7 +113,7 @@ def policy_iteration(mdp: MDP, *, max_iterations: int = 100) -> tuple[Tensor, Te
     policy = torch.zeros(mdp.rewards.shape[:-1], dtype=torch.long, device=mdp.rewards.device)
     values = policy_values(mdp, policy)
     for _ in range(max_iterations):
-        q = action_values(mdp, values)
+        q = mdp.rewards + mdp.gamma * torch.einsum("...iaj,...j->...ia", mdp.transitions, values)
         best = q.amax(-1, keepdim=True)
         tolerance = _TIE_TOLERANCE * (1 + best.abs().amax(-2, keepdim=True))
         policy = torch.where(q >= best - tolerance, actions, mdp.num_actions).amin(-1)

@@ -16,30 +16,25 @@ class TransitionStatistics:
     Args:
         counts: how often ``(s, a)`` was followed by ``s'``, float64, shape ``[*B, S, A, S]``.
         reward_sums: sum of the rewards seen at ``(s, a)``, in units of reward, float64, shape ``[*B, S, A]``.
-        reward_squares: sum of their squares, in squared units of reward, float64, shape ``[*B, S, A]``.
 
     Raises:
         ValueError: if the shapes do not fit together or a count is negative.
 
     Examples:
         >>> one = torch.ones(1, 1, 1, dtype=torch.float64)
-        >>> TransitionStatistics(one, 2 * one[0], 4 * one[0]).visits
+        >>> TransitionStatistics(one, 2 * one[0]).visits
         tensor([[1.]], dtype=torch.float64)
     """
 
     counts: Tensor
     reward_sums: Tensor
-    reward_squares: Tensor
 
     def __post_init__(self) -> None:
         shape = self.counts.shape
         if len(shape) < 3 or shape[-1] != shape[-3]:
             raise ValueError(f"counts must be of shape [*B, S, A, S], got {tuple(shape)}.")
-        for name in ("reward_sums", "reward_squares"):
-            if getattr(self, name).shape != shape[:-1]:
-                raise ValueError(
-                    f"{name} must be of shape {tuple(shape[:-1])}, got {tuple(getattr(self, name).shape)}."
-                )
+        if self.reward_sums.shape != shape[:-1]:
+            raise ValueError(f"reward_sums must be of shape {tuple(shape[:-1])}, got {tuple(self.reward_sums.shape)}.")
         if bool((self.counts < 0).any()):
             raise ValueError(f"counts must not be negative: the smallest one is {float(self.counts.min())}.")
 
@@ -97,5 +92,4 @@ def count_transitions(trajectories: TensorDictBase, num_states: int, num_actions
     return TransitionStatistics(
         counts.unflatten(-1, (*table, num_states)),
         total(pair, weight * reward, num_states * num_actions).unflatten(-1, table),
-        total(pair, weight * reward.square(), num_states * num_actions).unflatten(-1, table),
     )

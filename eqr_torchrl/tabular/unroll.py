@@ -15,17 +15,8 @@ def unroll(mdp: MDP, horizon: int) -> UnrolledMDP:
     """Unrolls ``mdp``: state ``(s, k)`` is state ``s`` at step ``k``, and after ``horizon`` steps everything ends.
 
     Appendix A of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_. The result satisfies the assumptions that
-    the theory needs (no state is visited twice); it approximates ``mdp`` the better, the longer the horizon.
-
-    Args:
-        mdp: MDPs of batch shape ``[*B]``.
-        horizon: number of steps ``H``.
-
-    Returns:
-        An :class:`UnrolledMDP`, which stores nothing beyond ``mdp``.
-
-    Raises:
-        ValueError: if ``horizon`` is not positive.
+    the theory needs (no state is visited twice); it approximates ``mdp`` the better, the longer the horizon. It stores
+    nothing beyond ``mdp``; arguments and errors are those of :class:`UnrolledMDP`.
 
     Examples:
         >>> from eqr_torchrl.tabular import nroom_mdp
@@ -65,9 +56,7 @@ def unrolled_values(process: MarkovRewardProcess, horizon: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class UnrolledMDP:
-    """An MDP unrolled in time, indexed on demand. See :func:`unroll`.
-
-    State ``(s, k)`` has the index ``k * S + s``; the last index is the terminal state.
+    """What :func:`unroll` returns: state ``(s, k)`` has the index ``k * S + s``, the terminal state the last one.
 
     Args:
         mdp: the MDP with cycles, batch shape ``[*B]``.
@@ -133,11 +122,7 @@ class UnrolledMDP:
         return reward if step < self.horizon else torch.zeros_like(reward)
 
     def values(self, policy: Tensor) -> Tensor:
-        """Exact values of all states under ``policy``, in units of return, shape ``[*B, H * S + 1]``.
-
-        Args:
-            policy: a policy of ``mdp``, followed at every step.
-        """
+        """Exact values of all states under ``policy``, in units of return, shape ``[*B, H * S + 1]``."""
         steps_left = unrolled_values(self.mdp.under(policy), self.horizon)[1:].flip(0)  # step 0 has all steps left
         values = steps_left.movedim(0, -2).flatten(-2)
         return torch.cat([values, values.new_zeros((*self.mdp.batch_shape, 1))], -1)

@@ -139,7 +139,7 @@ def follow(policy: Tensor, snapshots: Sequence[int], horizon: int) -> Transition
     episodes = env.rollout(horizon, lambda td: td.set("action", policy[td["observation"]]), break_when_any_done=False)
     seen = count_transitions(episodes, env.mdp.num_states, env.mdp.num_actions)
     last = torch.tensor(snapshots) - 1
-    return TransitionStatistics(*(v.cumsum(0)[last] for v in (seen.counts, seen.reward_sums, seen.reward_squares)))
+    return TransitionStatistics(*(v.cumsum(0)[last] for v in (seen.counts, seen.reward_sums)))
 
 
 def plot_nroom(

@@ -128,6 +128,7 @@ MISTAKES = {
     "~nothing": r"unknown key nothing\. Keys: ",
     "hydra/launcher=rey": r"Could not find 'hydra/launcher/rey'.* basic",
     "--multirunn": r"unknown option --multirunn; settings are written key=value",
+    "--config-dir": r"argument --config-dir/-cd: expected one argument",
     "out=a=b": r"cannot read 'out=a=b' as key=value: .*; quote the value: 'out=\"a=b\"'",
 }
 
@@ -297,6 +298,11 @@ def test_a_further_folder_of_configurations(configs, tmp_path, capsys):
     with pytest.raises(SystemExit):
         run_hydra(never, configs, "script", [args[0], "env=owm"])
     assert "did you mean env=own? Choices: own, pendulum" in capsys.readouterr().err
+    second = tmp_path / "theirs" / "algorithm"
+    second.mkdir(parents=True)
+    (second / "new.yaml").write_text("{}")
+    both = [*args, "--config-dir", str(second.parent), "algorithm=new"]
+    assert run_hydra(lambda cfg: cfg.name, configs, "script", both) == "Own-v0-new"
 
 
 def test_relative_folders_are_understood(configs, monkeypatch):

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import eqr_torchrl
-from eqr_torchrl.runs import RunStatus, checkpoint_path, make_run_folder, plan_run, read_status, save_checkpoint
-from eqr_torchrl.runs.folder import carry_out
+from eqr_torchrl.runs import RunStatus, checkpoint_path, make_run_folder, read_status, save_checkpoint
+from eqr_torchrl.runs.folder import carry_out, plan_run
 
 # the package without its __init__ files: torch takes seconds to import and is not needed to hold a folder
 HOLD = """

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from omegaconf import OmegaConf
 
-from eqr_torchrl.runs import differing_settings, save_settings
+from eqr_torchrl.runs import differing_settings
+from eqr_torchrl.runs.settings import save_settings
 
 SETTINGS = {"seed": 1, "env_steps": 10, "optim": {"lr": 0.1}, "twice": "${seed}", "resume": None}
 

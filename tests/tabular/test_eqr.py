@@ -63,16 +63,6 @@ def test_updates_match_loops(max_pairwise, monkeypatch, generator):
     torch.testing.assert_close(result.quantiles, expected)
 
 
-def test_several_models_pool_their_targets(generator):
-    # both MDPs each iteration, twice as many targets: with one MDP listed twice nothing changes
-    start = torch.rand(4, 5, generator=generator, dtype=torch.float64)
-    common = {"num_quantiles": 5, "num_iterations": 4, "step_size": 0.2, "initial_quantiles": start}
-    one, three = (
-        epistemic_quantile_regression(certain(0.5, 0.3), NO_CHOICE, num_models=n, **common).quantiles for n in (1, 3)
-    )
-    torch.testing.assert_close(one, three)
-
-
 def test_shapes_of_runs_batches_and_history(generator):
     posterior = EmpiricalPosterior(toy_mdp(torch.tensor([[0.0], [0.5]]), torch.rand(2, 7, generator=generator)))
     made = []
@@ -103,14 +93,6 @@ def test_history_is_what_the_quantiles_were(generator):
     ).history
     shorter = epistemic_quantile_regression(certain(0.5, 0.3), NO_CHOICE, num_iterations=4, **common).quantiles
     torch.testing.assert_close(history[3], shorter)
-
-
-def test_average_of_the_last_iterates(generator):
-    common = {"num_quantiles": 3, "num_iterations": 8, "step_size": 0.1, "initial_quantiles": torch.zeros(4, 3)}
-    averaged = epistemic_quantile_regression(
-        certain(0.5, 0.3), NO_CHOICE, average_last=3, record_states=range(4), **common
-    )
-    torch.testing.assert_close(averaged.quantiles, averaged.history[-3:].mean(0))
 
 
 def test_same_seed_same_quantiles_and_different_runs_differ():
@@ -173,10 +155,7 @@ def test_converges_to_the_fixed_point_of_the_operator_with_the_cycle(generator):
     [
         ({"num_quantiles": 0}, "num_quantiles"),
         ({"num_iterations": 0}, "num_iterations"),
-        ({"num_models": 0}, "num_models"),
         ({"record_every": 0}, "record_every"),
-        ({"average_last": -1}, "average_last"),
-        ({"average_last": 6}, "average_last"),
         ({"step_size": 0.0}, "step_size"),
         ({"final_step_size": -1.0}, "step_size"),
         ({"record_states": (4,)}, "record_states"),

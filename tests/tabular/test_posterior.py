@@ -8,7 +8,6 @@ from eqr_torchrl.tabular import (
     ConjugatePosterior,
     DirichletPosterior,
     EmpiricalPosterior,
-    NormalGammaPosterior,
     NormalPosterior,
     TransitionStatistics,
     nroom_prior,
@@ -20,9 +19,9 @@ def statistics(rewards: list[float], *, states: int = 1) -> TransitionStatistics
     """All ``rewards`` seen at the first state and action, always moving to the last state."""
     counts = torch.zeros(states, 1, states, dtype=torch.float64)
     counts[0, 0, -1] = len(rewards)
-    sums, squares = torch.zeros(states, 1, dtype=torch.float64), torch.zeros(states, 1, dtype=torch.float64)
-    sums[0], squares[0] = sum(rewards), sum(r * r for r in rewards)
-    return TransitionStatistics(counts, sums, squares)
+    sums = torch.zeros(states, 1, dtype=torch.float64)
+    sums[0] = sum(rewards)
+    return TransitionStatistics(counts, sums)
 
 
 @pytest.mark.parametrize("shared_noise", [False, True])
@@ -68,7 +67,7 @@ def test_dirichlet_update_adds_counts_and_refuses_impossible_ones():
     prior = DirichletPosterior.prior(2, 1, concentration=0.5, terminal_states=(1,))
     assert prior.update(statistics([0.0, 0.0], states=2)).concentration[0, 0].tolist() == [0.5, 2.5]
     impossible = TransitionStatistics(
-        torch.tensor([[[0.0, 0.0]], [[1.0, 0.0]]], dtype=torch.float64), *torch.zeros(2, 2, 1, dtype=torch.float64)
+        torch.tensor([[[0.0, 0.0]], [[1.0, 0.0]]], dtype=torch.float64), torch.zeros(2, 1, dtype=torch.float64)
     )
     with pytest.raises(ValueError, match="impossible"):
         prior.update(impossible)
@@ -85,28 +84,9 @@ def test_normal_update_matches_bayes_on_a_grid():
     torch.testing.assert_close(1 / posterior.precision[0, 0], (weight * (grid - mean) ** 2).sum())
 
 
-def test_normal_gamma_update_matches_bayes_on_a_grid():
-    prior = NormalGammaPosterior.prior(1, 1, mean=1.0, pseudo_count=2.0, shape=3.0, rate=4.0)
-    rewards = [0.5, 2.0, 2.5]
-    posterior = prior.update(statistics(rewards))
-    mu, lam = torch.meshgrid(
-        torch.linspace(-5, 8, 1001, dtype=torch.float64),
-        torch.linspace(1e-4, 8, 2001, dtype=torch.float64),
-        indexing="ij",
-    )
-    log_density = (3 - 1 + 0.5) * lam.log() - 4 * lam - 0.5 * 2 * lam * (mu - 1) ** 2
-    for reward in rewards:
-        log_density = log_density + 0.5 * lam.log() - 0.5 * lam * (reward - mu) ** 2
-    weight = log_density.flatten().softmax(0).reshape(mu.shape)
-    torch.testing.assert_close(posterior.mean[0, 0], (weight * mu).sum(), atol=1e-5, rtol=1e-5)
-    # E[lambda] = alpha / beta
-    torch.testing.assert_close((posterior.shape / posterior.rate)[0, 0], (weight * lam).sum(), atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize("model", [NormalPosterior, NormalGammaPosterior])
-def test_updates_in_two_steps_equal_one(model):
-    one = model.prior(1, 1).update(statistics([1.0, 2.0, 4.0]))
-    two = model.prior(1, 1).update(statistics([1.0])).update(statistics([2.0, 4.0]))
+def test_updates_in_two_steps_equal_one():
+    one = NormalPosterior.prior(1, 1).update(statistics([1.0, 2.0, 4.0]))
+    two = NormalPosterior.prior(1, 1).update(statistics([1.0])).update(statistics([2.0, 4.0]))
     for name in vars(one):
         torch.testing.assert_close(getattr(one, name), getattr(two, name))
 
@@ -116,19 +96,13 @@ def test_reward_draws_have_the_right_moments(generator):
     draws = normal.sample((50_000,), generator=generator)
     assert float(draws.mean()) == pytest.approx(2.0, abs=0.01)
     assert float(draws.std()) == pytest.approx(0.5, abs=0.01)
-    # Student t with 2 alpha degrees of freedom: variance = beta / (kappa (alpha - 1))
-    normal_gamma = NormalGammaPosterior.prior(1, 1, mean=2.0, pseudo_count=2.0, shape=4.0, rate=3.0)
-    draws = normal_gamma.sample((50_000,), generator=generator)
-    assert float(draws.mean()) == pytest.approx(2.0, abs=0.01)
-    assert float(draws.var()) == pytest.approx(3.0 / (2.0 * 3.0), abs=0.02)
 
 
-@pytest.mark.parametrize("model", [NormalPosterior, NormalGammaPosterior])
-def test_terminal_rewards_are_pinned(model, generator):
-    prior = model.prior(2, 1, terminal_states=(1,))
+def test_terminal_rewards_are_pinned(generator):
+    prior = NormalPosterior.prior(2, 1, terminal_states=(1,))
     counts = torch.zeros(2, 1, 2, dtype=torch.float64)
     counts[:, 0, 1] = 1.0
-    seen = TransitionStatistics(counts, torch.ones(2, 1, dtype=torch.float64), torch.ones(2, 1, dtype=torch.float64))
+    seen = TransitionStatistics(counts, torch.ones(2, 1, dtype=torch.float64))
     draws = prior.update(seen).sample((10,), generator=generator)
     assert not draws[:, 1].any()
     assert bool(draws.isfinite().all())
@@ -142,7 +116,7 @@ def test_conjugate_posterior_keeps_the_terminal_state_and_concentrates(generator
     counts = torch.zeros(6, 4, 6, dtype=torch.float64)
     counts[2, 1, 3] = 1e6
     sums = 0.01 * counts.sum(-1)
-    seen = TransitionStatistics(counts, sums, 0.01 * sums)
+    seen = TransitionStatistics(counts, sums)
     process = prior.update(seen).sample_process(torch.ones(6, dtype=torch.long), (100,), generator=generator)
     assert float(process.transitions[:, 2, 3].min()) > 0.999
     torch.testing.assert_close(process.rewards[:, 2], torch.full((100,), 0.01).double(), atol=1e-4, rtol=0)
@@ -180,15 +154,13 @@ def test_empirical_posterior_draws_within_each_element_of_the_batch(generator):
         (lambda: DirichletPosterior(-torch.ones(2, 1, 2)), "not negative"),
         (lambda: NormalPosterior(torch.zeros(2, 1), torch.zeros(2, 1)), "positive"),
         (lambda: NormalPosterior(torch.zeros(2, 1), torch.ones(1, 2)), "precision must be of shape"),
-        (lambda: NormalGammaPosterior(*torch.zeros(4, 2, 1)), "pseudo_count must be positive"),
         (
             lambda: ConjugatePosterior(DirichletPosterior.prior(2, 1), torch.zeros(3, 1), 0.9),
             "rewards must be of shape",
         ),
         (lambda: EmpiricalPosterior(toy_mdp(0.0, 0.5)), "batch"),
-        (lambda: TransitionStatistics(torch.ones(2, 1, 3), torch.ones(2, 1), torch.ones(2, 1)), "counts"),
-        (lambda: TransitionStatistics(-torch.ones(2, 1, 2), torch.ones(2, 1), torch.ones(2, 1)), "negative"),
-        (lambda: nroom_prior(reward_model="gamma"), "reward_model"),
+        (lambda: TransitionStatistics(torch.ones(2, 1, 3), torch.ones(2, 1)), "counts"),
+        (lambda: TransitionStatistics(-torch.ones(2, 1, 2), torch.ones(2, 1)), "negative"),
     ],
 )
 def test_errors_name_the_argument(make, message):

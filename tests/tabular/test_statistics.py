@@ -31,7 +31,6 @@ def test_counts_and_sums_of_a_batch():
     assert seen.counts[1, 1, 0].tolist() == [1.0, 1.0, 0.0]
     assert seen.reward_sums[0, 0, 1] == 1.0
     assert seen.reward_sums[1, 1, 0] == 3.0 + 4.0
-    assert seen.reward_squares[1, 1, 0] == 9.0 + 16.0
     assert seen.visits[1].tolist() == [[0.0, 1.0], [2.0, 0.0], [0.0, 0.0]]
 
 
