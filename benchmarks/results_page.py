@@ -59,9 +59,12 @@ def read_results(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     runs, info = (
         pd.read_csv(folder / name, dtype=text, keep_default_na=False) for name in ("runs.csv", "runs_info.csv")
     )
-    usual = info["commit"].mode()[0]
+    newest = info.groupby(RUN[:3])["commit"].last().to_dict()
     for table in (runs, info):  # other commits are other settings
-        table["algorithm"] += table["commit"].map(lambda commit: "" if commit == usual else f" ({commit[:7]})")
+        current = [newest[tuple(row)] for row in table[RUN[:3]].to_numpy()]
+        table["algorithm"] += [
+            "" if commit == last else f" ({commit[:7]})" for commit, last in zip(table["commit"], current, strict=True)
+        ]
     return pd.concat([earlier, runs.assign(file="runs.csv")], ignore_index=True), info
 
 

@@ -20,10 +20,11 @@ def page(tmp_path_factory) -> str:
     folder = tmp_path_factory.mktemp("results")
     rows = [f"reach,sac,,0,{step},{step}.0,abcdef123" for step in range(1, 11)]
     rows += [f"reach,sac,,1,{step},0.0,abcdef123" for step in range(1, 11)]
-    rows.append("reach,old,,0,1,-0.01,abcdef123")
+    rows += ["reach,old,,0,1,-0.01,abcdef123", "reach,sac,,0,1,7.0,fedcba987"]
     (folder / "runs.csv").write_text("\n".join([f"{HEADER},commit", *rows]) + "\n")
     info = "env,algorithm,utility,seed,env_steps,commit,command,hardware,seconds,note"
-    runs = [
+    runs = ["reach,sac,,0,1,fedcba987,python examples/sac.py tau=1 seed=0,a laptop,60,"]
+    runs += [
         f"reach,sac,,{seed},10,abcdef123,python examples/sac.py seed={seed},a laptop,120,{note}"
         for seed, note in ((0, ""), (1, "stopped early"))
     ]
@@ -40,6 +41,10 @@ def page(tmp_path_factory) -> str:
 def test_last_and_best_are_means_of_five_evaluations(page):
     # (6 + 7 + 8 + 9 + 10) / 5 = 8, the highest of all windows of 1 to 10
     assert "| `sac` | 0 | 10 | 8.0 | 8.0 | `abcdef1` | 2 |" in page
+
+
+def test_a_setting_of_an_earlier_commit_is_named_after_it(page):
+    assert "| `sac (fedcba9)` | 0 | 1 | 7.0 | 7.0 | `fedcba9` | 1 |" in page
 
 
 def test_a_run_that_did_not_learn_is_shown_with_its_note(page):
