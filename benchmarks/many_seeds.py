@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import cast
 
 import torch
 from _timing import parse_arguments, print_json, print_table, time_alternately
@@ -35,12 +36,12 @@ class Stacked(nn.Module):
         self.tanh, self.rounds = Tanh(), uses_bf16("auto")
 
     def forward(self, rows: Tensor) -> Tensor:
-        first, hidden, last = self.layers
+        first, hidden, last = cast(list[EnsembleLinear], list(self.layers))
         if torch.is_grad_enabled():
             return last(self.tanh(hidden(self.tanh(first(rows)))))
-        hidden = hidden.rounded() if self.rounds else hidden
+        middle = hidden.rounded() if self.rounds else hidden
         parts = rows.split(PIECE // len(rows), 1)
-        return torch.cat([last(self.tanh(hidden(self.tanh(first(part))))) for part in parts], 1)
+        return torch.cat([last(self.tanh(middle(self.tanh(first(part))))) for part in parts], 1)
 
 
 def make_stacked(S: int, *, members: bool, states: int, actions: int, B: int, K: int) -> Callable[[], object]:
@@ -53,7 +54,8 @@ def make_stacked(S: int, *, members: bool, states: int, actions: int, B: int, K:
     optimizer = torch.optim.Adam([*actor.parameters(), *critic.parameters(), log_alpha], lr=3e-4, fused=True)
     observation, action = torch.randn(S, B, states), torch.rand(S, B, actions) * 2 - 1
     utility, levels = OptimisticUtility(), F.quantile_midpoints(num_values, dtype=torch.float64)
-    trained, targets = list(critic.parameters()), list(target_critic.parameters())
+    trained: list[Tensor] = list(critic.parameters())
+    targets: list[Tensor] = list(target_critic.parameters())
 
     def act(rows: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         loc, log_std = actor(rows).chunk(2, -1)

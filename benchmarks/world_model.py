@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import torch
 from _timing import parse_arguments, print_json, print_table, sample_alternately, time_alternately
@@ -82,7 +83,7 @@ class LiteralEnsemble(nn.Module):
 
 def parts_of_step(model: GaussianEnsemble, fit: FixedStepsFit, targets: Tensor) -> dict[str, Callable[[], object]]:
     """What any implementation of a step has to compute, each part without the rest and without new memory."""
-    weights = [layer.weight for layer in model.layers]
+    weights: list[Any] = [layer.weight for layer in model.layers]
     activations = [torch.randn(M, B, weight.shape[1]) for weight in weights]
     gradients = [torch.randn(M, B, weight.shape[2]) for weight in weights]
     of_weights, outputs = [torch.empty_like(weight) for weight in weights], [torch.empty_like(g) for g in gradients]
