@@ -90,8 +90,7 @@ def make_stacked(S: int, *, members: bool, states: int, actions: int, B: int, K:
         for parameter in trained:
             parameter.requires_grad_()
         policy = log_alpha.detach().exp() * log_prob - ascended
-        temperature = -log_alpha * (log_prob.detach() - actions)
-        (fit + policy + temperature).mean(1).sum().backward()
+        (fit + policy - log_alpha * (log_prob.detach() - actions)).mean(1).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
         with torch.no_grad():
