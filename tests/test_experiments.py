@@ -120,6 +120,8 @@ def test_a_budget_scales_a_study_down_into_another_folder():
     assert study.labels.algorithm == "eqr_sac_T20"
     assert study.run_dir == "runs/rollout_length/dmc/cheetah-run/eqr_sac_T20-rollout.horizon=20"
     assert small.run_dir == "runs/rollout_length/dmc/cheetah-run/eqr_sac_T20-budget=smoke,rollout.horizon=20"
+    longer, _ = composed("ablation/rollout_length", "rollout.horizon=20", "resume=elsewhere/run")
+    assert longer.run_dir == study.run_dir  # a path in the name would be folders
 
 
 @pytest.mark.parametrize(
