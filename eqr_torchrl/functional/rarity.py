@@ -13,7 +13,7 @@ def rarity_weights(values: Tensor, threshold: float) -> Tensor:
 
     A value of 1 among zeros, seen in a share :math:`p` of the rows, lies :math:`\sqrt{(1 - p) / p}` standard deviations
     from the mean: its rows get a share near :math:`\sqrt{p} / c` of the draws while they are rare, and no more than
-    others once they are common. Columns that never vary count nothing.
+    others once they are common. Columns that never vary are ignored.
 
     Args:
         values: one row for each transition, in any units, shape ``[n, D]``.

@@ -22,5 +22,5 @@ def test_common_rows_count_like_all_others():
 
 
 @pytest.mark.parametrize("values", [torch.full((9, 2), 3.0), torch.full((1, 2), 3.0), 1e4 + torch.zeros(9, 1)])
-def test_columns_that_never_vary_count_nothing(values):
+def test_columns_that_never_vary_are_ignored(values):
     assert (rarity_weights(values, 1.0) == 1).all()
