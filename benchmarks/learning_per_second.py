@@ -1,0 +1,131 @@
+"""What a second of computing teaches: short runs of equal CPU time, one setting of ``budget=laptop`` changed in each.
+
+python benchmarks/learning_per_second.py --out sweep    # 28 runs of 4 to 5 minutes, one thread; again to continue
+python benchmarks/learning_per_second.py --out sweep --only pendulum
+python benchmarks/learning_per_second.py --out sweep --plot-only
+
+A run is stopped by the operating system when its CPU time is spent. Members per row do not apply to member values:
+each value needs its own member.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib as mpl
+import pandas as pd
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
+ROOT, RESULTS = Path(__file__).parents[1], Path(__file__).parent / "results"
+CPU_SECONDS = {"dmc/pendulum-swingup": 300, "dmc/cheetah-run": 240}
+SETTINGS = {
+    "laptop": [],
+    "2 members a row": ["successors.num_members=2"],
+    "3 members a row": ["successors.num_members=3"],
+    "K = 1": ["successors.num_next_states=1"],
+    "K = 4": ["successors.num_next_states=4"],
+    "5 updates a step": ["utd_ratio=5"],
+    "10 updates a step": ["utd_ratio=10"],
+    "batch of 256": ["batch_size=256"],
+}
+#: Both algorithms learn from the same model and, on pendulum-swingup, both are optimistic.
+COMMON = {
+    "dmc/pendulum-swingup": ["experiment=exploration/pendulum_swingup", "reward_bounds=auto"],
+    "dmc/cheetah-run": ["env=dmc/cheetah-run", "budget=laptop"],
+}
+
+
+def jobs(only: str) -> list[tuple[str, str, str]]:
+    """Environment, algorithm and setting of every run whose environment's name contains `only`."""
+    return [
+        (env, algorithm, setting)
+        for setting in SETTINGS
+        for env in COMMON
+        for algorithm in ("eqr_sac", "member_values")
+        if only in env and not (algorithm == "member_values" and "members" in setting)
+    ]
+
+
+def folder_of(out: Path, env: str, algorithm: str, setting: str) -> Path:
+    return out / env.removeprefix("dmc/") / algorithm / setting.replace(" ", "_")
+
+
+def train(folder: Path, env: str, algorithm: str, setting: str, seed: int) -> None:
+    """One run, until its CPU time is spent."""
+    seconds = CPU_SECONDS[env]
+    arguments = [*COMMON[env], f"algorithm={algorithm}", *SETTINGS[setting], f"seed={seed}", f"run_dir={folder}"]
+    arguments += ["env_steps=100_000", "eval_every=500", "checkpoint_every=0", "progress=false", "resume=null"]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".log").open("w") as log:
+        ended = subprocess.run(
+            [sys.executable, "examples/eqr_sac.py", *arguments],
+            cwd=ROOT,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdout=log,
+            stderr=log,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds)),
+        )
+    if ended.returncode >= 0:  # not by a signal
+        raise RuntimeError(f"{folder} ended with status {ended.returncode} before its time, see {folder}.log")
+
+
+def curve(folder: Path, env: str) -> pd.DataFrame:
+    """Evaluations over CPU seconds, which are spread evenly over the steps."""
+    last = pd.read_csv(folder / "metrics.csv")["env_steps"].iloc[-1]
+    table = pd.read_csv(folder / "evaluations.csv")[["env_steps", "episode_return"]]
+    return table.assign(cpu_seconds=(table["env_steps"] * CPU_SECONDS[env] / last).round(1))
+
+
+def plot(table: pd.DataFrame, path: Path) -> None:
+    """A panel for each environment and algorithm, a line for each setting."""
+    groups = table.groupby(["env", "algorithm"], sort=False)
+    figure, axes = plt.subplots(2, (len(groups) + 1) // 2, figsize=(11, 7), squeeze=False, layout="constrained")
+    for axis, ((env, algorithm), rows) in zip(axes.flat, groups, strict=False):
+        for place, setting in enumerate(SETTINGS):
+            line = rows[rows["setting"] == setting]
+            if len(line):
+                mean = line["episode_return"].rolling(3, min_periods=1).mean()
+                axis.plot(line["cpu_seconds"], mean, f"C{place}", label=setting, lw=2.5 if setting == "laptop" else 1.2)
+        axis.set(
+            title=f"{env}, {algorithm}", xlabel="CPU seconds, one thread", ylabel="return, mean of three evaluations"
+        )
+        axis.legend(fontsize=7)
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--only", default="", help="part of an environment's name")
+    parser.add_argument("--seed", type=int, default=100)
+    parser.add_argument("--plot-only", action="store_true")
+    options = parser.parse_args()
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.strip()
+    for env, algorithm, setting in jobs(options.only):
+        folder = folder_of(options.out.resolve(), env, algorithm, setting)
+        done = folder / "curve.csv"
+        if options.plot_only or done.exists():
+            continue
+        train(folder, env, algorithm, setting, options.seed)
+        labels = {"env": env, "algorithm": algorithm, "setting": setting, "seed": options.seed}
+        curve(folder, env).assign(**labels, commit=commit).to_csv(done, index=False)
+    found = [folder_of(options.out, *job) / "curve.csv" for job in jobs("")]
+    table = pd.concat([pd.read_csv(path) for path in found if path.exists()])
+    columns = ["env", "algorithm", "setting", "seed", "env_steps", "cpu_seconds", "episode_return", "commit"]
+    table[columns].to_csv(RESULTS / "learning_per_second.csv", index=False)
+    plot(table, RESULTS / "learning_per_second.png")
+    late = table[table["cpu_seconds"] > table["env"].map(CPU_SECONDS) * 2 / 3]
+    print(late.groupby(["env", "algorithm", "setting"], sort=False)["episode_return"].agg(["mean", "max"]).round(0))
+
+
+if __name__ == "__main__":
+    main()
