@@ -1,6 +1,6 @@
 """What a second of computing teaches: short runs of equal CPU time, one setting of ``budget=laptop`` changed in each.
 
-python benchmarks/learning_per_second.py --out sweep    # 28 runs of 4 to 5 minutes, one thread; again to continue
+python benchmarks/learning_per_second.py --out sweep    # 28 runs of 2 to 4 minutes, one thread; again to continue
 python benchmarks/learning_per_second.py --out sweep --only pendulum
 python benchmarks/learning_per_second.py --out sweep --plot-only
 
@@ -24,7 +24,7 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 ROOT, RESULTS = Path(__file__).parents[1], Path(__file__).parent / "results"
-CPU_SECONDS = {"dmc/pendulum-swingup": 300, "dmc/cheetah-run": 240}
+CPU_SECONDS = {"dmc/pendulum-swingup": 240, "dmc/cheetah-run": 150}
 SETTINGS = {
     "laptop": [],
     "2 members a row": ["successors.num_members=2"],
