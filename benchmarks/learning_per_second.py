@@ -54,7 +54,7 @@ def jobs(only: str) -> list[tuple[str, str, str]]:
 
 
 def folder_of(out: Path, env: str, algorithm: str, setting: str) -> Path:
-    return out / env.removeprefix("dmc/") / algorithm / setting.replace(" ", "_")
+    return out / env.removeprefix("dmc/") / algorithm / setting.replace(" = ", "").replace(" ", "_")
 
 
 def train(folder: Path, env: str, algorithm: str, setting: str, seed: int) -> None:
