@@ -24,9 +24,6 @@ def make_replay_buffer(capacity: int = 100_000, *, batch_size: int = 256, device
         batch_size: size of a sampled batch, ``B``.
         device: device of the storage. Defaults to the CPU.
 
-    Returns:
-        A TorchRL replay buffer.
-
     Raises:
         ValueError: if a number is not positive.
 
@@ -53,13 +50,9 @@ def make_model_buffer(
     Args:
         capacity: number of transitions kept.
         batch_size: size of a sampled batch, ``B``.
-        dtype: floating type in which the transitions are stored, for less memory (``torch.float16`` or
-            ``torch.bfloat16``, or their names); batches come back in float32. Values too large for it are stored as its
-            largest number (65504 for float16). Defaults to float32.
+        dtype: floating type of the storage, or its name, such as ``float16`` for less memory; batches come back in
+            float32. Values too large for it are stored as its largest number (65504). Defaults to float32.
         device: device of the storage. Defaults to the CPU.
-
-    Returns:
-        A TorchRL replay buffer.
 
     Raises:
         ValueError: if a number is not positive, or ``dtype`` is not a floating type.
@@ -77,10 +70,15 @@ def make_model_buffer(
     return buffer
 
 
-def _buffer_parts(capacity: int, batch_size: int, device) -> dict[str, Any]:
-    for name, value in (("capacity", capacity), ("batch_size", batch_size)):
+def check_counts(**counts: int) -> None:
+    """Raises a ValueError that names the first argument that is not a positive integer."""
+    for name, value in counts.items():
         if type(value) is not int or value < 1:
             raise ValueError(f"{name} must be a positive integer, got {value}.")
+
+
+def _buffer_parts(capacity: int, batch_size: int, device) -> dict[str, Any]:
+    check_counts(capacity=capacity, batch_size=batch_size)
     device = torch.device(device or "cpu")
     if device.type == "cuda":  # draws there may be recorded in a CUDA graph
         parts = {"storage": CapturableStorage(capacity, device=device), "sampler": CapturableSampler()}
@@ -103,7 +101,7 @@ def check_memory(
     dtype: torch.dtype | str | None = None,
     device: torch.device | str | None = None,
 ) -> str:
-    """Reports how much memory a buffer will use, and raises an error if the machine has less, before any is allocated.
+    """Reports in one line how much memory a buffer will use; an error if the machine has less.
 
     Args:
         name: name of the buffer in the message.
@@ -111,9 +109,6 @@ def check_memory(
         transition: one transition with the stored keys, batch size ``[]``.
         dtype: floating type of the storage, or its name. Defaults to the types of ``transition``.
         device: device of the storage. Defaults to the CPU.
-
-    Returns:
-        One line with the size in GiB, or in MiB if it is small.
 
     Raises:
         ValueError: if the device has less memory.
@@ -123,7 +118,11 @@ def check_memory(
         'D_model (268,435,456 transitions) will use up to 3.00 GiB of cpu memory.'
     """
     device = torch.device(device or "cpu")
-    num_bytes = capacity * _transition_bytes(transition, None if dtype is None else _floating_type(dtype))
+    floating = None if dtype is None else _floating_type(dtype)
+    num_bytes = capacity * sum(
+        value.numel() * (floating if floating and value.is_floating_point() else value.dtype).itemsize
+        for value in transition.values(True, True)
+    )
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
     else:
@@ -137,14 +136,6 @@ def check_memory(
             "it as float16."
         )
     return f"{name} ({capacity:,} transitions) will use up to {size} of {device} memory."
-
-
-def _transition_bytes(transition: TensorDictBase, dtype: torch.dtype | None) -> int:
-    size = 0
-    for value in transition.flatten_keys().values():
-        itemsize = dtype.itemsize if dtype is not None and value.is_floating_point() else value.element_size()
-        size += value.numel() * itemsize
-    return size
 
 
 class _StoredAs(Transform):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torchrl.data import ReplayBuffer
 
-from eqr_torchrl.data.buffers import make_model_buffer
+from eqr_torchrl.data.buffers import check_counts, make_model_buffer
 
 
 class MemberReplayBuffers:
@@ -54,11 +53,7 @@ class MemberReplayBuffers:
         return sum(len(buffer) for buffer in self.state_parts.values())
 
     def extend(self, tensordict: TensorDictBase) -> None:
-        """Adds rows to the buffers of their members.
-
-        Args:
-            tensordict: transitions with ``"member"``, int64 ``[n, 1]``; batch size ``[n]``.
-        """
+        """Adds transitions with ``"member"``, int64 ``[n, 1]``, batch size ``[n]``, to the buffers of their members."""
         member = tensordict.get("member", None)
         if member is None:
             found = sorted(map(str, tensordict.keys()))
@@ -76,26 +71,13 @@ class MemberReplayBuffers:
             self.states.extend(without.select("observation"))
 
     def sample(self) -> TensorDict:
-        """Draws ``B`` rows from every buffer.
-
-        Returns:
-            A batch of size ``[B]``: ``observation`` of the states, and ``"members"`` of batch size ``[B, M]``.
-        """
+        """Draws ``B`` rows from every buffer: ``observation`` of the states, and ``"members"`` of size ``[B, M]``."""
         empty = [name for name, buffer in self.state_parts.items() if not len(buffer)]
         if empty:
             raise RuntimeError(f"every buffer must hold rows before a batch is drawn: {', '.join(empty)} is empty.")
         members = torch.stack([buffer.sample() for buffer in self.members], 1)
         states = self.states.sample()
         return TensorDict({"observation": states.get("observation"), "members": members}, states.batch_size)
-
-    def state_dict(self) -> dict[str, Any]:
-        """State of every buffer, as TorchRL gives it: at the size of its capacity."""
-        return {name: buffer.state_dict() for name, buffer in self.state_parts.items()}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restores the state from :meth:`state_dict`."""
-        for name, buffer in self.state_parts.items():
-            buffer.load_state_dict(state_dict[name])
 
 
 def make_member_buffers(
@@ -109,27 +91,21 @@ def make_member_buffers(
     """First-in, first-out buffers of imagined transitions, one for each member and one for the policy's states.
 
     Args:
-        capacity: number of transitions kept in all ``M + 1`` buffers together, which share it evenly: with as many
-            rows from the resampled rollouts as from one member, each keeps the same number of rounds.
+        capacity: number of transitions kept in all ``M + 1`` buffers together, which share it evenly.
         num_members: members of the world model, ``M``.
         batch_size: size of a sampled batch, ``B``.
-        dtype: floating type in which the transitions are stored; see :func:`~eqr_torchrl.data.make_model_buffer`.
+        dtype: floating type of the storage; see :func:`~eqr_torchrl.data.make_model_buffer`.
         device: device of the storage. Defaults to the CPU.
 
-    Returns:
-        The buffers.
-
     Raises:
-        ValueError: if a number is not positive, ``capacity`` is below one row for each buffer, or ``dtype`` is not a
-            floating type.
+        ValueError: if ``num_members`` is not positive, or ``capacity`` below one row for each buffer.
 
     Examples:
         >>> buffers = make_member_buffers(600, num_members=5, batch_size=4)
         >>> [buffer.storage.max_size for buffer in buffers.members]
         [100, 100, 100, 100, 100]
     """
-    if num_members < 1:
-        raise ValueError(f"num_members must be positive, got {num_members}.")
+    check_counts(num_members=num_members)
     if capacity <= num_members:
         raise ValueError(f"capacity must be at least one row for each of {num_members + 1} buffers, got {capacity}.")
     *members, states = [

@@ -14,10 +14,12 @@ from torchrl.data import ReplayBuffer
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
+from eqr_torchrl.data.buffers import check_counts
 from eqr_torchrl.envs.lookup import import_by_name
 from eqr_torchrl.envs.model_based import ModelBasedEnv, RewardFn
 from eqr_torchrl.envs.terminations import TerminationFn, termination_for
-from eqr_torchrl.functional import onednn_products, rarity_weights
+from eqr_torchrl.functional import onednn_products
+from eqr_torchrl.functional.rarity import check_rare_threshold, rarity_weights
 from eqr_torchrl.world_models import WorldModel
 
 TRANSITION_KEYS = (
@@ -58,9 +60,8 @@ def branched_rollout(
         num_starts: start states of each member. In ``"resampled"`` mode rows do not belong to a member, and the total
             of ``M * num_starts`` rows counts.
         horizon: steps of each rollout, ``T``.
-        keys: what to store. A loss that draws its own successors reads ``("observation", "action")`` alone, which is
-            half the memory. ``"member"``, int64, is available too: the member that a row stays in, or ``-1`` in
-            ``"resampled"`` mode.
+        keys: what to store. A loss that draws its own successors reads ``("observation", "action")`` alone.
+            ``"member"``, int64, is available too: the member that a row stays in, or ``-1`` in ``"resampled"`` mode.
         chunk_size: rows of each member that are simulated at once, which bounds the memory.
         weights: how often each state is drawn, relative to the others, shape ``[n]``. Defaults to ``None``: uniformly.
 
@@ -72,16 +73,15 @@ def branched_rollout(
             unknown.
 
     Examples:
-        >>> from eqr_torchrl.data import make_model_buffer
-        >>> from eqr_torchrl.envs import ModelBasedEnv, never_terminates
-        >>> from eqr_torchrl.world_models import GaussianEnsemble
+        >>> from eqr_torchrl import GaussianEnsemble, ModelBasedEnv, make_model_buffer
+        >>> from eqr_torchrl.envs import never_terminates
         >>> model = GaussianEnsemble(3, 1, num_members=5, num_cells=(8,))
         >>> model_env = ModelBasedEnv(model, toy_env(), termination_fn=never_terminates)
-        >>> buffer = make_model_buffer(1000, batch_size=4)
+        >>> buffer = make_model_buffer(1000)
         >>> branched_rollout(model_env, toy_actor(), torch.zeros(7, 3), buffer, num_starts=10, horizon=3)["rows"]
         150
     """
-    _check_counts(num_starts=num_starts, horizon=horizon, chunk_size=chunk_size)
+    check_counts(num_starts=num_starts, horizon=horizon, chunk_size=chunk_size)
     if states.ndim != 2 or not len(states):
         raise ValueError(f"states must be of shape [n, S] with n > 0, got {tuple(states.shape)}.")
     if weights is not None and weights.shape != states.shape[:1]:
@@ -136,25 +136,23 @@ class BranchedRollouts:
     r"""The imagination of one algorithm: which rollouts fill D_model after each fit of the world model.
 
     One call is a round: for every rule, :func:`branched_rollout` from real states into the model buffer. A rule is a
-    mapping of ``member`` (``"fixed"`` or ``"resampled"``, see :class:`~eqr_torchrl.envs.ModelBasedEnv`) and ``starts``:
-    with ``"per_member"`` every member gets all start states, with ``"shared"`` they are divided among the members.
+    mapping of ``member`` (``"fixed"`` or ``"resampled"``, see :class:`~eqr_torchrl.envs.ModelBasedEnv`) and ``starts``
+    (``"per_member"``: every member gets all start states; ``"shared"``: they are divided among the members).
 
     Args:
         world_model: posterior over MDPs.
         env: the real environment, whose specs are taken over. It is never stepped.
-        rules: one or more rules. Defaults to one, ``{"member": "fixed", "starts": "per_member"}``.
+        rules: one or more rules.
         horizon: steps of each rollout, ``T``.
         starts_per_step: start states for each environment step between two rounds, ``L``.
         steps_per_round: environment steps between two rounds, ``F``.
         retained_rounds: rounds that D_model keeps; only :attr:`capacity` depends on it.
         rare_threshold: standard deviations of the reward beyond which rollouts start more often from a state
-            (:func:`~eqr_torchrl.functional.rarity_weights`), so that a reward that was seen once is imagined often.
-            Defaults to ``None``: start states are drawn uniformly, as published.
+            (:func:`~eqr_torchrl.functional.rarity_weights`). Defaults to ``None``: draws are uniform, as published.
         stored_keys: what is stored, see :func:`branched_rollout`.
         chunk_size: rows of each member that are simulated at once.
-        termination_fn: end of an episode, see :data:`~eqr_torchrl.envs.TerminationFn`: a function, or its name
-            ``"module:function"``. Defaults to ``None``: the rule of ``env``, from
-            :func:`~eqr_torchrl.envs.termination_for`.
+        termination_fn: end of an episode: a function, or its name ``"module:function"``. Defaults to ``None``: the rule
+            of ``env``, from :func:`~eqr_torchrl.envs.termination_for`.
         reward_fn: known rewards, a function or its name, for a world model that does not predict them.
         **options: further arguments of :class:`~eqr_torchrl.envs.ModelBasedEnv`.
 
@@ -162,18 +160,13 @@ class BranchedRollouts:
         ValueError: if an argument is out of its range, a rule or key is unknown, or there is no termination rule.
 
     Examples:
-        >>> from eqr_torchrl.data import make_model_buffer
         >>> from eqr_torchrl.world_models import GaussianEnsemble
         >>> model = GaussianEnsemble(3, 1, num_members=5, num_cells=(8,))
-        >>> imagine = BranchedRollouts(
-        ...     model, toy_env(), horizon=2, starts_per_step=4, steps_per_round=10, retained_rounds=3,
-        ...     termination_fn="eqr_torchrl.envs:never_terminates",
-        ... )
-        >>> imagine.capacity  # horizon x members x starts x rounds
-        1200
-        >>> buffer = make_model_buffer(imagine.capacity, batch_size=4)
-        >>> imagine(toy_actor(), toy_env().rollout(7), buffer)["fixed"]["rows"]
-        400
+        >>> rule = "eqr_torchrl.envs:never_terminates"
+        >>> BranchedRollouts(
+        ...     model, toy_env(), horizon=2, starts_per_step=4, steps_per_round=10, termination_fn=rule
+        ... ).capacity  # horizon x members x starts x rounds
+        4000
     """
 
     def __init__(
@@ -193,41 +186,23 @@ class BranchedRollouts:
         reward_fn: RewardFn | str | None = None,
         **options: Any,
     ) -> None:
-        _check_counts(
-            horizon=horizon,
-            starts_per_step=starts_per_step,
-            steps_per_round=steps_per_round,
-            retained_rounds=retained_rounds,
-            chunk_size=chunk_size,
-        )
+        check_counts(horizon=horizon, starts_per_step=starts_per_step, steps_per_round=steps_per_round)
+        check_counts(retained_rounds=retained_rounds, chunk_size=chunk_size)
         self.stored_keys = [key if isinstance(key, str) else tuple(key) for key in stored_keys]
         _check_keys(self.stored_keys)
         if not rules:
             raise ValueError("rules must hold at least one rule, got none.")
-        known_reward: Any = import_by_name(reward_fn) if isinstance(reward_fn, str) else reward_fn
-        if termination_fn is None:
-            termination_fn = termination_for(env)
-        self.termination_fn = import_by_name(termination_fn) if isinstance(termination_fn, str) else termination_fn
-        if rare_threshold is not None and not rare_threshold > 0:
-            raise ValueError(f"rare_threshold must be positive or None, got {rare_threshold}.")
-        self.rare_threshold = rare_threshold
+        self.termination_fn = _imported(termination_fn) or termination_for(env)
+        self.rare_threshold = check_rare_threshold(rare_threshold)
         self.horizon, self.retained_rounds, self.chunk_size = horizon, retained_rounds, chunk_size
         self.rollouts: list[tuple[ModelBasedEnv, int]] = []
         total = starts_per_step * steps_per_round
         for rule in rules:
             if set(rule) != {"member", "starts"} or rule["starts"] not in ("per_member", "shared"):
-                raise ValueError(
-                    f"rules must be of the form {{member: fixed|resampled, starts: per_member|shared}}, "
-                    f"got {dict(rule)}."
-                )
-            model_env = ModelBasedEnv(
-                world_model,
-                env,
-                termination_fn=self.termination_fn,
-                reward_fn=known_reward,
-                member=rule["member"],  # pyright: ignore[reportArgumentType]
-                **options,
-            )
+                needed = "{member: fixed|resampled, starts: per_member|shared}"
+                raise ValueError(f"rules must be of the form {needed}, got {dict(rule)}.")
+            functions = {"termination_fn": self.termination_fn, "reward_fn": _imported(reward_fn)}
+            model_env = ModelBasedEnv(world_model, env, member=rule["member"], **functions, **options)  # pyright: ignore
             starts = total if rule["starts"] == "per_member" else max(total // world_model.num_members, 1)
             self.rollouts.append((model_env, starts))
         if len({model_env.member for model_env, _ in self.rollouts}) < len(self.rollouts):
@@ -246,7 +221,7 @@ class BranchedRollouts:
     def capacity(self) -> int:
         """Transitions of the retained rounds: the size of D_model."""
         starts = sum(count for _, count in self.rollouts) * self.model_env.world_model.num_members
-        return math.prod((self.horizon, starts, self.retained_rounds))
+        return self.horizon * starts * self.retained_rounds
 
     def __call__(
         self, policy: Callable[[TensorDictBase], TensorDictBase], data: TensorDictBase, model_buffer: ReplayBuffer
@@ -262,29 +237,17 @@ class BranchedRollouts:
         Returns:
             For each rule, under the name of its member, what :func:`branched_rollout` returns.
         """
-        weights = None
+        options: dict[str, Any] = {"horizon": self.horizon, "keys": self.stored_keys, "chunk_size": self.chunk_size}
         if self.rare_threshold is not None:
-            weights = rarity_weights(data["next", "reward"], self.rare_threshold)
+            options["weights"] = rarity_weights(data["next", "reward"], self.rare_threshold)
         return {
-            model_env.member: branched_rollout(
-                model_env,
-                policy,
-                data["observation"],
-                model_buffer,
-                num_starts=num_starts,
-                horizon=self.horizon,
-                keys=self.stored_keys,
-                chunk_size=self.chunk_size,
-                weights=weights,
-            )
-            for model_env, num_starts in self.rollouts
+            env.member: branched_rollout(env, policy, data["observation"], model_buffer, num_starts=count, **options)
+            for env, count in self.rollouts
         }
 
 
-def _check_counts(**counts: int) -> None:
-    for name, value in counts.items():
-        if type(value) is not int or value < 1:
-            raise ValueError(f"{name} must be a positive integer, got {value}.")
+def _imported(function: Any) -> Any:
+    return import_by_name(function) if isinstance(function, str) else function
 
 
 def _check_keys(keys: Sequence[NestedKey]) -> None:

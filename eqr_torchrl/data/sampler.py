@@ -33,8 +33,7 @@ class CapturableSampler(RandomSampler):
     """Uniform draws with replacement that can be recorded in a CUDA graph.
 
     TorchRL's own sampler draws from a range that is a Python number, which a recorded graph would freeze. Here the
-    number of rows is a tensor on the storage's device that grows with the buffer, so that a replayed graph draws from
-    all filled rows. The buffers of this package use it, with :class:`CapturableStorage`, on CUDA devices.
+    number of rows is a tensor on the storage's device. The buffers of this package use it on CUDA devices.
 
     Raises:
         RuntimeError: in ``sample``, if the buffer is empty.

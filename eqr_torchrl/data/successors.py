@@ -23,10 +23,9 @@ class EnsembleSuccessors(Transform):
     and action are read; what the batch held under ``"next"`` is dropped, and so is ``steps_to_next_obs``, since a
     model's successor is one step away. It is a TorchRL transform: call it, or append it to a replay buffer.
 
-    The paper draws ``K = 5`` independent next states and five actions at each. Stratified draws (``"stratified"``, a
-    Latin hypercube over ``K`` in every noise dimension) give unbiased averages of less variance for fewer draws. Each
-    draw then has the mean of the predicted reward, whose noise is independent of the next state's and enters a target
-    linearly: a sample would only add variance and, where rewards are clipped to bounds, bias.
+    The paper draws ``K = 5`` independent next states. Stratified draws (a Latin hypercube over ``K`` in every noise
+    dimension) give unbiased averages of less variance. Each then has the mean of the predicted reward, whose noise is
+    independent of the next state's: a sample would only add variance and, where rewards are clipped, bias.
 
     Args:
         model_env: the world model as an environment. It is not registered as a submodule.

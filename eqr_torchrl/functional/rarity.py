@@ -6,6 +6,13 @@ import torch
 from torch import Tensor
 
 
+def check_rare_threshold(threshold: float | None) -> float | None:
+    """The threshold of :func:`rarity_weights`, or ``None``; a ValueError if it is neither."""
+    if threshold is not None and not threshold > 0:
+        raise ValueError(f"rare_threshold must be positive or None, got {threshold}.")
+    return threshold
+
+
 def rarity_weights(values: Tensor, threshold: float) -> Tensor:
     r"""Weights that let rows with rare values count more often.
 

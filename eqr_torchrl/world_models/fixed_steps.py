@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from eqr_torchrl.functional import rarity_weights
+from eqr_torchrl.functional.rarity import check_rare_threshold, rarity_weights
 from eqr_torchrl.world_models.fit import Progress, Rows, WorldModelFit, errors
 from eqr_torchrl.world_models.gaussian import GaussianEnsemble
 
@@ -62,9 +62,7 @@ class FixedStepsFit(WorldModelFit):
         )
         if num_steps < 1:
             raise ValueError(f"num_steps must be positive, got {num_steps}.")
-        if rare_threshold is not None and not rare_threshold > 0:
-            raise ValueError(f"rare_threshold must be positive or None, got {rare_threshold}.")
-        self.num_steps, self.rare_threshold = num_steps, rare_threshold
+        self.num_steps, self.rare_threshold = num_steps, check_rare_threshold(rare_threshold)
 
     def _fit(self, rows: Rows, generator: torch.Generator | None, progress: Progress | None) -> dict[str, Any]:
         num_rows, num_members = rows.num_rows, self.world_model.num_members
