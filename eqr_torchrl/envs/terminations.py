@@ -6,9 +6,8 @@ Every function here has the type :data:`TerminationFn`. Time limits are not term
 from __future__ import annotations
 
 import functools
-import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,7 +28,7 @@ _INF = float("inf")
 
 
 def never_terminates(next_observation: Tensor, action: Tensor | None = None) -> Tensor:
-    """For tasks that only a time limit ends, such as all 16 DeepMind Control tasks of the paper: always ``False``.
+    """For tasks that only a time limit ends, such as those of DeepMind Control: always ``False``.
 
     Examples:
         >>> never_terminates(torch.zeros(2, 5)).tolist()
@@ -68,13 +67,11 @@ def hopper_terminates(
     ``state_range`` is that of everything but the height.
 
     Examples:
-        >>> standing = torch.zeros(11).index_fill(0, torch.tensor([0]), 1.25)
-        >>> hopper_terminates(standing).item(), hopper_terminates(torch.zeros(11)).item()
-        (False, True)
+        >>> hopper_terminates(torch.tensor([[1.25, 0.1, 50.0], [1.25, 0.3, 50.0]])).squeeze(-1).tolist()
+        [False, True]
     """
-    z, angle, rest = next_observation[..., 0:1], next_observation[..., 1:2], next_observation[..., 1:]
-    healthy_state = _inside(rest, state_range).all(-1, keepdim=True)
-    return ~(_inside(z, z_range) & _inside(angle, angle_range) & healthy_state)
+    in_range = _inside(next_observation[..., 1:], state_range).all(-1, keepdim=True)
+    return walker2d_terminates(next_observation, z_range=z_range, angle_range=angle_range) | ~in_range
 
 
 def walker2d_terminates(
@@ -139,25 +136,17 @@ def _inside(value: Tensor, bounds: _Range) -> Tensor:
     return (value > bounds[0]) & (value < bounds[1])
 
 
-_Z, _ANGLE = {"_healthy_z_range": "z_range"}, {"_healthy_angle_range": "angle_range"}
-# Gymnasium id without version -> rule, and which attribute of the simulator sets which of its keywords.
-_RULES: Mapping[str, tuple[TerminationFn, Mapping[str, str]]] = {
-    "Pendulum": (never_terminates, {}),
-    "MountainCarContinuous": (
-        mountain_car_terminates,
-        {"goal_position": "goal_position", "goal_velocity": "goal_velocity"},
-    ),
-    "HalfCheetah": (never_terminates, {}),
-    "Swimmer": (never_terminates, {}),
-    "Reacher": (never_terminates, {}),
-    "Pusher": (never_terminates, {}),
-    "HumanoidStandup": (never_terminates, {}),
-    "Hopper": (hopper_terminates, {**_Z, **_ANGLE, "_healthy_state_range": "state_range"}),
-    "Walker2d": (walker2d_terminates, {**_Z, **_ANGLE}),
-    "Humanoid": (humanoid_terminates, _Z),
-    "Ant": (ant_terminates, _Z),
-    "InvertedPendulum": (inverted_pendulum_terminates, {}),
+_RULES: dict[str, Any] = {  # by Gymnasium id without version
+    "MountainCarContinuous": mountain_car_terminates,
+    "Hopper": hopper_terminates,
+    "Walker2d": walker2d_terminates,
+    "Humanoid": humanoid_terminates,
+    "Ant": ant_terminates,
+    "InvertedPendulum": inverted_pendulum_terminates,
 }
+_RULES |= dict.fromkeys(
+    ("Pendulum", "HalfCheetah", "Swimmer", "Reacher", "Pusher", "HumanoidStandup"), never_terminates
+)
 _VERSIONS = {"Pendulum": "1", "MountainCarContinuous": "0"}  # all others: MuJoCo, v4 and v5
 
 # Gymnasium's wrappers that return the observation as it is, and base classes of such.
@@ -176,9 +165,6 @@ def termination_for(env: str | EnvBase) -> TerminationFn:
 
     Args:
         env: a name as :func:`~eqr_torchrl.envs.make_env` takes it, or an environment made by it.
-
-    Returns:
-        The rule, of type :data:`TerminationFn`.
 
     Raises:
         ValueError: if no rule is known, or the observation may not be the environment's own: a wrapper or transform may
@@ -204,33 +190,23 @@ def termination_for(env: str | EnvBase) -> TerminationFn:
             "(next_observation [*B, S], action [*B, A]) to bool [*B, 1], or never_terminates if only a time limit ends "
             "an episode (on a command line, termination_fn=module:function)."
         )
-    rule, settings = _RULES[match[1]]
-    if isinstance(env, str) or (simulator := getattr(env, "unwrapped", None)) is None:
+    rule = _RULES[match[1]]
+    if isinstance(env, str) or rule is never_terminates or (simulator := getattr(env, "unwrapped", None)) is None:
         return rule
-    return _as_set_up(rule, settings, env, simulator, name)
-
-
-def _as_set_up(
-    rule: TerminationFn, settings: Mapping[str, str], env: EnvBase, simulator: Any, name: str
-) -> TerminationFn:
-    if rule is never_terminates or not getattr(simulator, "_terminate_when_unhealthy", True):
+    if not getattr(simulator, "_terminate_when_unhealthy", True):
         return never_terminates
+    needs = None
     if wrapper := _changes_observation(env):
-        raise ValueError(
-            f"the rule of {name!r} needs the environment's own observation, which {wrapper} may change: pass your own "
-            "termination_fn."
-        )
-    if settings and not getattr(simulator, "_exclude_current_positions_from_observation", True):
-        raise ValueError(
-            f"the rule of {name!r} needs exclude_current_positions_from_observation=True (the default): got False; "
-            "pass your own termination_fn."
-        )
-    defaults = inspect.signature(rule).parameters
-    changed = {
-        keyword: getattr(simulator, attribute)
-        for attribute, keyword in settings.items()
-        if getattr(simulator, attribute) != defaults[keyword].default
-    }
+        needs = f"the environment's own observation, which {wrapper} may change"
+    elif not getattr(simulator, "_exclude_current_positions_from_observation", True):
+        needs = "exclude_current_positions_from_observation=True (the default)"
+    if needs:
+        raise ValueError(f"the rule of {name!r} needs {needs}: pass your own termination_fn.")
+    changed = {}
+    for keyword, default in (rule.__kwdefaults__ or {}).items():
+        setting = getattr(simulator, keyword if hasattr(simulator, keyword) else f"_healthy_{keyword}")
+        if setting != default:
+            changed[keyword] = setting
     return functools.partial(rule, **changed) if changed else rule
 
 
