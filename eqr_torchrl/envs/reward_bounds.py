@@ -12,6 +12,7 @@ from torchrl.data import Bounded
 from torchrl.envs import EnvBase, TransformedEnv
 from torchrl.envs.transforms import Compose, RewardClipping, RewardScaling, Transform
 
+from eqr_torchrl.envs._spaces import stated
 from eqr_torchrl.envs.transforms import ActionCost, may_write
 
 
@@ -48,8 +49,7 @@ def spec_bounds(env: EnvBase) -> Tensor:
     if not isinstance(spec, Bounded):
         return torch.tensor([-torch.inf, torch.inf])
     box: Any = spec.space
-    bounds = torch.stack([box.low.min(), box.high.max()]).to("cpu", torch.float32)
-    return torch.where(bounds.abs() < torch.finfo(torch.float32).max, bounds, bounds.sign() * torch.inf)
+    return stated(torch.stack([box.low.min(), box.high.max()]).to("cpu", torch.float32))
 
 
 def _bounds(env: EnvBase) -> Tensor:
