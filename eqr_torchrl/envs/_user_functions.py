@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -20,14 +20,16 @@ def name_of(function: Any) -> str:
     return getattr(inner, "__name__", None) or type(inner).__name__
 
 
-def checked_terminations(termination_fn: _Function, next_observation: Tensor, action: Tensor) -> Tensor:
-    """Terminations ``[*B, 1]``, bool, of ``next_observation`` ``[*B, S]``; ValueError if it is anything else."""
-    return _checked("termination_fn", termination_fn, (next_observation, action))
-
-
-def checked_rewards(reward_fn: _Function, observation: Tensor, action: Tensor, next_observation: Tensor) -> Tensor:
-    """Rewards ``[*B, 1]``, floating point, of steps from ``observation`` ``[*B, S]``; ValueError if it is not."""
-    return _checked("reward_fn", reward_fn, (observation, action, next_observation))
+def checked(role: Literal["termination_fn", "reward_fn"], function: _Function, *arguments: Tensor) -> Tensor:
+    """Terminations (bool) or rewards (floating point) ``[*B, 1]`` for arguments ``[*B, .]``; ValueError if not."""
+    shape = (*arguments[0].shape[:-1], 1)
+    terminates = role == "termination_fn"
+    needed = f"{role} must return a {'bool' if terminates else 'float'} tensor of shape {shape}"
+    result = _call(needed, function, arguments)
+    right = isinstance(result, Tensor) and result.shape == shape
+    if not right or not (result.dtype == torch.bool if terminates else result.is_floating_point()):
+        raise ValueError(f"{needed}{_for(arguments)}: {name_of(function)} returned {_kind_of(result)}.")
+    return result
 
 
 def try_on_zeros(
@@ -40,9 +42,9 @@ def try_on_zeros(
         model = world_model
     observation = zeros.new_zeros(*zeros.shape[:2], world_model.observation_dim)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        checked_terminations(termination_fn, observation, zeros)
+        checked("termination_fn", termination_fn, observation, zeros)
         if reward_fn is not None:
-            checked_rewards(reward_fn, observation, zeros, observation)
+            checked("reward_fn", reward_fn, observation, zeros, observation)
         shape = (*zeros.shape[:2], world_model.noise_dim)
         needed = f"world_model must return the tuple (mean, standard deviation), each of shape {shape}"
         result = _call(needed, model, (observation, zeros))
@@ -50,17 +52,6 @@ def try_on_zeros(
     if len(parts) != 2 or any(not isinstance(part, Tensor) or part.shape != shape for part in parts):
         got = ", ".join(map(_kind_of, parts))
         raise ValueError(f"{needed}{_for((observation, zeros))}: {name_of(world_model)} returned {got}.")
-
-
-def _checked(role: str, function: _Function, arguments: tuple[Tensor, ...]) -> Tensor:
-    shape = (*arguments[0].shape[:-1], 1)
-    terminates = role == "termination_fn"
-    needed = f"{role} must return a {'bool' if terminates else 'float'} tensor of shape {shape}"
-    result = _call(needed, function, arguments)
-    right = isinstance(result, Tensor) and result.shape == shape
-    if not right or not (result.dtype == torch.bool if terminates else result.is_floating_point()):
-        raise ValueError(f"{needed}{_for(arguments)}: {name_of(function)} returned {_kind_of(result)}.")
-    return result
 
 
 def _call(needed: str, function: _Function, arguments: tuple[Tensor, ...]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from eqr_torchrl.envs.check_env import check_env
 from eqr_torchrl.envs.lookup import import_by_name
@@ -26,37 +27,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
         1
     """
     parser = argparse.ArgumentParser(prog="python -m eqr_torchrl.envs.check", description=__doc__)
-    parser.add_argument("name", help="'dmc/cheetah-run', 'Pendulum-v1', or 'package.module:MyEnv'")
+    parser.add_argument("env", metavar="NAME", help="'dmc/cheetah-run', 'Pendulum-v1', or 'package.module:MyEnv'")
     parser.add_argument("--num-steps", type=int, default=1000, help="random steps to take (default: %(default)s)")
+    own: dict[str, Any] = {"metavar": "MODULE:FUNCTION", "type": _function}
     rule = parser.add_mutually_exclusive_group()
-    rule.add_argument("--never-terminates", action="store_true", help="check against a model that never terminates")
-    rule.add_argument("--termination-fn", metavar="MODULE:FUNCTION", help="your own termination function")
-    parser.add_argument(
-        "--reward-fn", metavar="MODULE:FUNCTION", help="your known reward, if the model will not learn it"
+    rule.add_argument(
+        "--never-terminates",
+        dest="termination_fn",
+        action="store_const",
+        const=never_terminates,
+        help="check against a model that never terminates",
     )
+    rule.add_argument("--termination-fn", **own, help="your own termination function")
+    parser.add_argument("--reward-fn", **own, help="your known reward, if the model will not learn it")
     parser.add_argument("--reward-scale", type=float, default=1.0, help="factor on every reward (default: %(default)s)")
     parser.add_argument("--max-episode-steps", type=int, help="time limit in place of the environment's own")
     options = parser.parse_args(arguments)
     if options.num_steps < 1:
         parser.error(f"--num-steps must be at least 1: got {options.num_steps}.")
-    functions = {}
-    for option in ("termination_fn", "reward_fn"):
-        name = getattr(options, option)
-        try:
-            functions[option] = None if name is None else import_by_name(name)
-        except ValueError as error:
-            parser.error(f"--{option.replace('_', '-')}: {error}")
-    if options.never_terminates:
-        functions["termination_fn"] = never_terminates
-    findings = check_env(
-        options.name,
-        num_steps=options.num_steps,
-        **functions,
-        reward_scale=options.reward_scale,
-        max_episode_steps=options.max_episode_steps,
-    )
+    findings = check_env(**vars(options))
     print("\n".join(map(str, findings)))
     return int(any(finding.level == "error" for finding in findings))
+
+
+def _function(name: str) -> Any:
+    try:
+        return import_by_name(name)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 if __name__ == "__main__":

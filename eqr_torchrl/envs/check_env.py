@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
-from eqr_torchrl.envs._user_functions import checked_rewards, checked_terminations, name_of
+from eqr_torchrl.envs._user_functions import checked, name_of
 from eqr_torchrl.envs.real import make_env
 from eqr_torchrl.envs.terminations import TerminationFn, never_terminates, termination_for
 
@@ -32,13 +33,13 @@ class Finding:
 
     Args:
         level: ``"ok"``, ``"warning"`` (works, but look at it) or ``"error"`` (learning would fail or be wrong).
-        topic: what the sentence is about: ``"environment"``, ``"observation"``, ``"action"``, ``"reward"``,
-            ``"reward_fn"``, ``"termination"``, ``"episode"`` or ``"seed"``.
+        topic: ``"environment"``, ``"observation"``, ``"action"``, ``"reward"``, ``"reward_fn"``, ``"termination"``,
+            ``"episode"`` or ``"seed"``.
         message: what was found, and what to change.
 
     Examples:
-        >>> print(Finding("ok", "action", "1 entry, from -2 to 2."))
-        ok      action       1 entry, from -2 to 2.
+        >>> print(Finding("ok", "action", "size 1, from -2 to 2."))
+        ok      action       size 1, from -2 to 2.
     """
 
     level: Literal["ok", "warning", "error"]
@@ -60,9 +61,8 @@ def check_env(
 ) -> list[Finding]:
     r"""Tries an environment with random actions and reports, topic by topic, whether it fits the library.
 
-    Looks at observation and action spaces, data types, the size of rewards, the length of episodes, whether a seed
-    reproduces an episode, and whether ``termination_fn`` and ``reward_fn`` give the environment's own ``terminated``
-    flag and reward.
+    Looks at spaces, the size of rewards, the length of episodes, whether a seed reproduces an episode, and whether
+    ``termination_fn`` and ``reward_fn`` give the environment's own ``terminated`` flag and reward.
 
     Args:
         env: an environment, or anything that :func:`~eqr_torchrl.envs.make_env` takes. It is reset and stepped.
@@ -84,8 +84,8 @@ def check_env(
     Examples:
         >>> for finding in check_env("Pendulum-v1", num_steps=400):
         ...     print(finding)
-        ok      observation  3 entries, float32, seen from -... to ...
-        ok      action       1 entry, each from -2 to 2.
+        ok      observation  size 3, seen from -... to ...
+        ok      action       size 1, from -2 to 2.
         ok      reward       per step from -... to ...
         ok      termination  never_terminates gives the environment's own flag in 400 of 400 steps (0 terminated).
         ok      episode      2 episodes ended within 400 steps, after 200 steps.
@@ -103,12 +103,16 @@ def check_env(
         except Exception as error:  # whatever the user's code raises is the finding
             return [Finding("error", getattr(error, "topic", "environment"), _one_line(error))]
     cuts = [str(warning.message) for warning in caught if "non-finite" in str(warning.message)]
-    found = [Finding("error", "observation", cuts[0])] if cuts else []
-    found += [_observation(data), _action(real), _reward(data)]
-    if reward_fn is not None:
-        found.append(_known_reward(data, reward_fn))
-    found.append(_termination(real, data, termination_fn))
-    return [*found, _episode(data, kwargs.get("max_episode_steps")), _seed(data, again)]
+    return [
+        *(Finding("error", "observation", cut) for cut in cuts[:1]),
+        _finding("observation", _observation, data),
+        _finding("action", _action, real),
+        _finding("reward", _reward, data),
+        *([_finding("reward_fn", _known_reward, data, reward_fn)] if reward_fn is not None else []),
+        _finding("termination", _termination, real, data, termination_fn),
+        _finding("episode", _episode, data, kwargs.get("max_episode_steps")),
+        _finding("seed", _seed, data, again),
+    ]
 
 
 def _random_steps(env: EnvBase, num_steps: int, seed: int) -> TensorDictBase:
@@ -117,148 +121,144 @@ def _random_steps(env: EnvBase, num_steps: int, seed: int) -> TensorDictBase:
     return env.rollout(num_steps, break_when_any_done=False).flatten()
 
 
-def _observation(data: TensorDictBase) -> Finding:
-    seen = data["next", "observation"]  # [T, S]
-    what = f"{_entries(seen.shape[-1])}, float32, seen from {seen.min().item():.3g} to {seen.max().item():.3g}"
-    large = (seen.abs().amax(0) > _TOO_LARGE).nonzero().flatten().tolist()
-    constant = (seen == seen[0]).all(0).nonzero().flatten().tolist() if len(seen) > 1 else []
-    advice = []
-    if large:
-        advice.append(
-            f"entries {_some(large)} reach {seen.abs().max().item():.2g}: rescale them or subtract an offset, since "
-            "networks want values near 1 and float32 keeps seven digits"
-        )
-    if constant := [entry for entry in constant if entry not in large]:
-        advice.append(f"entries {_some(constant)} never change: drop them if you can")
-    return Finding("warning" if advice else "ok", "observation", "; ".join([what, *advice]) + ".")
-
-
-def _action(env: EnvBase) -> Finding:
-    space: Any = env.full_action_spec["action"].space
-    low, high = space.low.reshape(-1, space.low.shape[-1])[0], space.high.reshape(-1, space.high.shape[-1])[0]
-    if (low == low[0]).all() and (high == high[0]).all():
-        bounds = f"each from {low[0].item():.4g} to {high[0].item():.4g}"
-    else:
-        bounds = f"from {_numbers(low)} to {_numbers(high)}"
-    if (high - low).max() > _TOO_LARGE:
-        advice = "random actions in such a wide range explore little: rescale them, as gymnasium's RescaleAction does"
-        return Finding("warning", "action", f"{_entries(len(low))}, {bounds}; {advice}.")
-    return Finding("ok", "action", f"{_entries(len(low))}, {bounds}.")
-
-
-def _reward(data: TensorDictBase) -> Finding:
-    rewards = data["next", "reward"]
-    rewards = rewards[rewards.isfinite()]  # without the steps that NonFiniteGuard cut
-    if not len(rewards):
-        return Finding("error", "reward", "finite in no step.")
-    low, high, size = rewards.min().item(), rewards.max().item(), rewards.abs().max().item()
-    what = f"per step from {low:.3g} to {high:.3g}, mean {rewards.mean().item():.3g}"
-    if size > _LARGE:
-        advice = f"large: pass reward_scale={1 / size:.0e}, so that values stay within reach of the networks."
-    elif low == high:
-        advice = "the same in every step: fine for a sparse task, but random actions never found another reward."
-    elif size < _SMALL:
-        advice = f"small: pass reward_scale={1 / size:.0e}, or lower the Huber threshold kappa of the critic's loss."
-    else:
-        return Finding("ok", "reward", f"{what}.")
-    return Finding("warning", "reward", f"{what}; {advice}")
-
-
-def _known_reward(data: TensorDictBase, reward_fn: RewardFn) -> Finding:
-    rows: Any = data[data["next", "reward"].isfinite().squeeze(-1)]  # without the steps that NonFiniteGuard cut
-    real = rows["next", "reward"]
+def _finding(topic: str, find: Callable[..., list[str]], *arguments: Any) -> Finding:
+    """``find`` returns what it found and, if that is unusual, advice; it raises a ValueError on a fault."""
     try:
-        predicted = checked_rewards(reward_fn, rows["observation"], rows["action"], rows["next", "observation"])
+        found = find(*arguments)
     except ValueError as error:
-        return Finding("error", "reward_fn", str(error))
+        return Finding("error", topic, _one_line(error))
+    return Finding("ok" if len(found) == 1 else "warning", topic, "; ".join(found) + ".")
+
+
+def _observation(data: TensorDictBase) -> list[str]:
+    seen = data["next", "observation"]  # [T, S]
+    too_large = seen.abs().amax(0) > _TOO_LARGE
+    large, constant = (
+        chosen.nonzero().flatten().tolist() for chosen in (too_large, (seen == seen[0]).all(0) & ~too_large)
+    )
+    found = [f"size {seen.shape[-1]}, seen from {seen.min().item():.3g} to {seen.max().item():.3g}"]
+    if large:
+        found.append(
+            f"entries {reprlib.repr(large)} reach {seen.abs().max().item():.2g}: rescale them or subtract an offset, "
+            "since networks want values near 1 and float32 keeps seven digits"
+        )
+    if constant and len(seen) > 1:
+        found.append(f"entries {reprlib.repr(constant)} never change: drop them if you can")
+    return found
+
+
+def _action(env: EnvBase) -> list[str]:
+    space: Any = env.action_spec_unbatched.space
+    found = [f"size {len(space.low)}, from {_numbers(space.low)} to {_numbers(space.high)}"]
+    if (space.high - space.low).max() > _TOO_LARGE:
+        found.append(
+            "random actions in such a wide range explore little: rescale them, as gymnasium's RescaleAction does"
+        )
+    return found
+
+
+def _reward(data: TensorDictBase) -> list[str]:
+    rewards = _without_cuts(data)["next", "reward"]
+    if not len(rewards):
+        raise ValueError("finite in no step.")
+    low, high, size = rewards.min().item(), rewards.max().item(), rewards.abs().max().item()
+    found = [f"per step from {low:.3g} to {high:.3g}, mean {rewards.mean().item():.3g}"]
+    if size > _LARGE:
+        found.append(f"large: pass reward_scale={1 / size:.0e}, so that values stay within reach of the networks")
+    elif low == high:
+        found.append("the same in every step: fine for a sparse task, but random actions never found another reward")
+    elif size < _SMALL:
+        found.append(
+            f"small: pass reward_scale={1 / size:.0e}, or lower the Huber threshold kappa of the critic's loss"
+        )
+    return found
+
+
+def _known_reward(data: TensorDictBase, reward_fn: RewardFn) -> list[str]:
+    rows = _without_cuts(data)
+    real = rows["next", "reward"]
+    predicted = checked("reward_fn", reward_fn, rows["observation"], rows["action"], rows["next", "observation"])
     # relative to the largest reward: what float32 observations lose is of that order
     tolerance = 1e-3 * max(real.abs().max().item(), 1e-3)
     error = (predicted - real).abs().nan_to_num(torch.inf)
     right = int((error <= tolerance).sum())
-    what = f"{name_of(reward_fn)} gives the environment's own reward in {right} of {len(rows)} steps"
+    found = f"{name_of(reward_fn)} gives the environment's own reward in {right} of {len(rows)} steps"
     if right < _AGREEMENT * len(rows):
         worst = int(error.argmax())
-        difference = f"it returns {predicted[worst].item():.4g} where the reward is {real[worst].item():.4g}"
-        advice = "fix it (reward_scale and action_cost are part of the reward)"
-        return Finding("error", "reward_fn", f"{what}; {difference}: {advice}.")
-    return Finding("ok", "reward_fn", f"{what}.")
+        raise ValueError(
+            f"{found}; it returns {predicted[worst].item():.4g} where the reward is {real[worst].item():.4g}: fix it "
+            "(reward_scale and action_cost are part of the reward)."
+        )
+    return [found]
 
 
-def _termination(env: EnvBase, data: TensorDictBase, termination_fn: TerminationFn | None) -> Finding:
-    terminated, total = data["next", "terminated"], len(data)
+def _termination(env: EnvBase, data: TensorDictBase, rule: TerminationFn | None) -> list[str]:
+    terminated, total, limit = data["next", "terminated"], len(data), _like_a_time_limit(data)
     ended = int(terminated.sum())
-    limit = _like_a_time_limit(data)
-    if termination_fn is None:
-        try:
-            termination_fn = termination_for(env)
-        except ValueError as error:
-            message = f"{ended} of {total} steps terminated{limit}; {_one_line(error)}"
-            return Finding("error", "termination", message)
     try:
-        predicted = checked_terminations(termination_fn, data["next", "observation"], data["action"])
+        rule = rule or termination_for(env)
     except ValueError as error:
-        return Finding("error", "termination", str(error))
-    rule = name_of(termination_fn)
+        raise ValueError(f"{ended} of {total} steps terminated{limit}; {error}") from error
+    predicted = checked("termination_fn", rule, data["next", "observation"], data["action"])
     missed, false_alarms = int((terminated & ~predicted).sum()), int((~terminated & predicted).sum())
     right = total - missed - false_alarms
     if right < _AGREEMENT * total or (limit and missed):
-        wrong = (
-            f"{rule} misses {missed} of {ended} terminations and raises {false_alarms} false alarms in {total} steps"
+        advice = "fix it: imagined rollouts would continue past the end, or end too early"
+        if rule is never_terminates:
+            advice = "pass the rule of this environment instead"
+        raise ValueError(
+            f"{name_of(rule)} misses {missed} of {ended} terminations and raises {false_alarms} false alarms in "
+            f"{total} steps{limit or f'; {advice}'}."
         )
-        advice = (
-            "; pass the rule of this environment instead"
-            if termination_fn is never_terminates
-            else "; fix it: imagined rollouts would continue past the end, or end too early"
-        )
-        return Finding("error", "termination", f"{wrong}{limit or advice}.")
-    what = f"{rule} gives the environment's own flag in {right} of {total} steps ({ended} terminated)"
-    if not ended and termination_fn is not never_terminates:
-        advice = "no termination was observed, so this is weak evidence; raise num_steps"
-        return Finding("warning", "termination", f"{what}: {advice}.")
-    return Finding("ok", "termination", f"{what}.")
+    found = [f"{name_of(rule)} gives the environment's own flag in {right} of {total} steps ({ended} terminated)"]
+    if not ended and rule is not never_terminates:
+        found.append("no termination was observed, so this is weak evidence: raise num_steps")
+    return found
 
 
 def _like_a_time_limit(data: TensorDictBase) -> str:
     """A remark if terminations look like a time limit: always truncated too, or always after the same time."""
     terminated = data["next", "terminated"].flatten()
-    lengths = _lengths(data)
-    lengths = lengths[terminated[data["next", "done"].flatten()]]
-    truncated = data["next"].get("truncated", None)
-    both = truncated is not None and len(lengths) > 0 and bool(truncated.flatten()[terminated].all())
-    if not both and not (len(lengths) > 2 and bool((lengths == lengths[0]).all()) and lengths[0] > 1):
+    lengths = _lengths(data)[terminated[data["next", "done"].flatten()]]
+    truncated = data["next"].get("truncated", torch.zeros_like(terminated)).flatten()
+    both = len(lengths) > 0 and truncated[terminated].all()
+    if not both and not (len(lengths) > 2 and (lengths == lengths[0]).all() and lengths[0] > 1):
         return ""
     times = f"after {_range(lengths)} steps"
     return f", {times}: this looks like a time limit, which the environment must report as truncated only"
 
 
-def _episode(data: TensorDictBase, max_episode_steps: int | None) -> Finding:
+def _episode(data: TensorDictBase, max_episode_steps: int | None) -> list[str]:
     lengths = _lengths(data)
     if not len(lengths):
         advice = "pass max_episode_steps unless the environment has its own limit"
-        return Finding("warning", "episode", f"none ended within {len(data)} steps: {advice}.")
+        return [f"none ended within {len(data)} steps", advice]
     episodes = "1 episode" if len(lengths) == 1 else f"{len(lengths)} episodes"
-    what = f"{episodes} ended within {len(data)} steps, after {_range(lengths)} steps"
-    if lengths.float().mean() < 3:
-        return Finding("warning", "episode", f"{what}: too short for the model rollouts to add anything.")
+    found = [f"{episodes} ended within {len(data)} steps, after {_range(lengths)} steps"]
     ends: Any = data["next"][data["next", "done"].flatten()]
     truncated = ends.get("truncated", ends["done"]) & ends["reward"].isfinite()  # by a limit, not by NonFiniteGuard
-    early = lengths[truncated.flatten()]
-    if max_episode_steps is not None and len(early) and early.min() < max_episode_steps:
-        advice = f"the environment has a limit of its own below max_episode_steps={max_episode_steps}"
-        return Finding("warning", "episode", f"{what}: {advice}.")
-    return Finding("ok", "episode", f"{what}.")
+    if lengths.float().mean() < 3:
+        found.append("too short for the model rollouts to add anything")
+    elif max_episode_steps is not None and (lengths[truncated.flatten()] < max_episode_steps).any():
+        found.append(f"the environment has a limit of its own below max_episode_steps={max_episode_steps}")
+    return found
 
 
-def _seed(data: TensorDictBase, again: TensorDictBase) -> Finding:
+def _seed(data: TensorDictBase, again: TensorDictBase) -> list[str]:
     if torch.equal(data["next", "observation"][: len(again)], again["next", "observation"]):
-        return Finding("ok", "seed", "the same seed gives the same episode.")
+        return ["the same seed gives the same episode"]
     advice = "draw random numbers from self.np_random only, after super().reset(seed=seed)"
-    return Finding("warning", "seed", f"the same seed gives another episode: {advice}.")
+    return ["the same seed gives another episode", advice]
 
 
 def _one_line(error: BaseException) -> str:
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return text if isinstance(error, (ValueError, RuntimeError, ImportError)) else f"{type(error).__name__}: {text}"
+
+
+def _without_cuts(data: TensorDictBase) -> TensorDictBase:
+    """The steps that NonFiniteGuard did not cut."""
+    return data[data["next", "reward"].isfinite().squeeze(-1)]  # pyright: ignore[reportReturnType]
 
 
 def _lengths(data: TensorDictBase) -> Tensor:
@@ -267,17 +267,10 @@ def _lengths(data: TensorDictBase) -> Tensor:
 
 
 def _range(lengths: Tensor) -> str:
-    shortest, longest = int(lengths.min()), int(lengths.max())
+    shortest, longest = lengths.aminmax()
     return f"{shortest}" if shortest == longest else f"{shortest} to {longest}"
 
 
-def _entries(number: int) -> str:
-    return "1 entry" if number == 1 else f"{number} entries"
-
-
 def _numbers(values: Tensor) -> str:
-    return f"[{', '.join(f'{value:.4g}' for value in values.tolist())}]"
-
-
-def _some(indices: list[int]) -> str:
-    return f"{indices[:5]}" if len(indices) <= 5 else f"{indices[:5]} and {len(indices) - 5} more"
+    numbers = [f"{value:.4g}" for value in values.tolist()]
+    return numbers[0] if len(set(numbers)) == 1 else f"[{', '.join(numbers)}]"

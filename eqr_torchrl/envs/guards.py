@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torchrl.envs.transforms import Transform
 
-from eqr_torchrl.envs._user_functions import checked_terminations
+from eqr_torchrl.envs._user_functions import checked
 from eqr_torchrl.envs.terminations import TerminationFn, never_terminates
 
 
@@ -18,9 +18,8 @@ class NonFiniteGuard(Transform):
 
     If the next observation or the reward is NaN or infinite (a physics error, an overflow), a warning names the
     environment, the step is marked ``truncated``, its observation is replaced by the last finite one, and its reward is
-    NaN: nothing is known about this transition, and :func:`~eqr_torchrl.data.make_replay_buffer` leaves it out. A
-    single failure of the simulator does not end a long run. A non-finite *action* means that learning has diverged: an
-    error, raised before the simulator is stepped.
+    NaN: :func:`~eqr_torchrl.data.make_replay_buffer` leaves such transitions out. A non-finite *action* means that
+    learning has diverged: an error, raised before the simulator is stepped.
 
     Args:
         env_name: named in the messages.
@@ -29,19 +28,15 @@ class NonFiniteGuard(Transform):
         RuntimeError: in a step, if the action is not finite; in a reset, if the observation is not.
 
     Examples:
-        >>> from torchrl.envs import GymEnv, TransformedEnv
-        >>> env = TransformedEnv(GymEnv("Pendulum-v1"), NonFiniteGuard("Pendulum-v1"))
+        >>> env = toy_env().append_transform(NonFiniteGuard("toy"))
         >>> env.step(env.reset().set("action", torch.tensor([float("nan")])))
         Traceback (most recent call last):
-        RuntimeError: the action for Pendulum-v1 must be finite: the policy returned [nan].
+        RuntimeError: the action for toy must be finite: the policy returned [nan].
     """
 
     def __init__(self, env_name: str = "the environment") -> None:
         super().__init__(in_keys=["observation", "reward"], out_keys=["observation", "reward"])
         self.env_name = env_name
-
-    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        return next_tensordict
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
         observation = tensordict_reset.get("observation")
@@ -81,9 +76,8 @@ class NonFiniteGuard(Transform):
 class TerminationGuard(Transform):
     """Checks in every real step that the termination rule of the world model agrees with the real environment.
 
-    A model that continues past the end of an episode, or ends where the episode continues, learns wrong values, and no
-    loss shows it. Each real step costs one call of the rule; :func:`~eqr_torchrl.envs.check_env` counts disagreements
-    beforehand.
+    A wrong rule teaches wrong values, and no loss shows it. Each real step costs one call of the rule;
+    :func:`~eqr_torchrl.envs.check_env` counts disagreements beforehand.
 
     Args:
         termination_fn: the function the model environment uses, see :data:`~eqr_torchrl.envs.TerminationFn`.
@@ -95,9 +89,8 @@ class TerminationGuard(Transform):
             disagreement is a warning, once.
 
     Examples:
-        >>> from eqr_torchrl.envs import make_env, never_terminates
-        >>> env = make_env("MountainCarContinuous-v0").append_transform(TerminationGuard(never_terminates))
-        >>> env.rollout(5).shape  # far from the goal: both say that the episode continues
+        >>> from eqr_torchrl.envs import never_terminates
+        >>> toy_env().append_transform(TerminationGuard(never_terminates)).rollout(5).shape
         torch.Size([5])
     """
 
@@ -105,17 +98,13 @@ class TerminationGuard(Transform):
         super().__init__(in_keys=["terminated"], out_keys=["terminated"])
         self.termination_fn, self.env_name, self._warned = termination_fn, env_name, False
 
-    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        return next_tensordict
-
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         terminated = next_tensordict.get("terminated")
         never = self.termination_fn is never_terminates
         if self._warned or (never and not terminated.any()):
             return next_tensordict
-        predicted = checked_terminations(
-            self.termination_fn, next_tensordict.get("observation"), tensordict.get("action")
-        )
+        state, action = next_tensordict.get("observation"), tensordict.get("action")
+        predicted = checked("termination_fn", self.termination_fn, state, action)
         if not (terminated ^ predicted).any():
             return next_tensordict
         missed = bool((terminated & ~predicted).any())

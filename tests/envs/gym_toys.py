@@ -84,6 +84,15 @@ class Counter(gymnasium.Env):
         return self.answer(t, (self.state.copy(), 1.0, False, t >= self.limit, {}))
 
 
+def answering(position: int, value: Any = None, *, only_at: int | None = None) -> Counter:
+    """A counter whose steps have ``value`` at ``position``, in all steps or in one."""
+
+    def answer(t: int, step: tuple) -> tuple:
+        return step if only_at not in (None, t) else (*step[:position], value, *step[position + 1 :])
+
+    return Counter(10, answer=answer)
+
+
 ENV = Counter(10)
 
 

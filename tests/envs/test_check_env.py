@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from gym_toys import Counter, Diverging, Drift, Spaces, Unseeded, drift_terminates
+from gym_toys import Counter, Diverging, Drift, Spaces, Unseeded, answering, drift_terminates
 from gymnasium.spaces import Box, Discrete
 
 from eqr_torchrl.envs import check_env, import_by_name, make_env, never_terminates
@@ -31,7 +31,7 @@ def test_fitting_environments_have_one_ok_per_topic():
     assert levels(by_topic("Hopper-v5", num_steps=300)) == GOOD
     drift = by_topic(Drift, drift_terminates, 300, max_episode_steps=50)
     assert levels(drift) == GOOD
-    assert drift["action"].message == "2 entries, from [-0.1, -0.3] to [0.1, 0.7]."
+    assert drift["action"].message == "size 2, from [-0.1, -0.3] to [0.1, 0.7]."
     assert by_topic(make_env("Pendulum-v1"), num_steps=200)["episode"].message.startswith("1 episode ended within 200")
 
 
@@ -205,27 +205,16 @@ def test_module_runs_as_a_command_without_warnings():
     assert done.stderr.splitlines()[-1].endswith("--num-steps must be at least 1: got 0.")
 
 
-def counter(position=None, value=None, *, only_at=None, limit=10.0, **kwargs):
-    """The counter, one entry of whose answers is replaced: in all steps or in one."""
-
-    def answer(t, step):
-        return (
-            step if position is None or only_at not in (None, t) else (*step[:position], value, *step[position + 1 :])
-        )
-
-    return Counter(limit, answer=answer, **kwargs)
-
-
 @pytest.mark.parametrize(
     ("env", "topic", "message"),
     [
-        (counter(first=lambda seen: np.zeros(4)), "observation", "must have 3 entries, as its space has: got 4"),
-        (counter(0, np.zeros(1)), "observation", "must have 3 entries, as its space has: got 1"),
-        (counter(0, np.zeros(4), only_at=5), "observation", "must have 3 entries, as its space has: got 4"),
-        (counter(1), "reward", "reward must be a single float: step returned None"),
-        (counter(1, only_at=3), "reward", "reward must be a single float: step returned None"),
-        (counter(1, [1.0, 2.0]), "reward", "step returned list [1.0, 2.0]"),
-        (counter(2, "no"), "termination", "terminated must be a single bool: step returned str 'no'"),
+        (Counter(10, first=lambda seen: np.zeros(4)), "observation", "must have 3 entries, as its space has: got 4"),
+        (answering(0, np.zeros(1)), "observation", "must have 3 entries, as its space has: got 1"),
+        (answering(0, np.zeros(4), only_at=5), "observation", "must have 3 entries, as its space has: got 4"),
+        (answering(1), "reward", "reward must be a single float: step returned None"),
+        (answering(1, only_at=3), "reward", "reward must be a single float: step returned None"),
+        (answering(1, [1.0, 2.0]), "reward", "step returned list [1.0, 2.0]"),
+        (answering(2, "no"), "termination", "terminated must be a single bool: step returned str 'no'"),
     ],
 )
 def test_wrong_answer_of_the_simulator_is_one_error_on_its_topic(env, topic, message):
@@ -271,7 +260,7 @@ def test_large_entry_is_named_also_where_rounding_makes_it_constant(offset):
 def test_limit_that_the_environment_undercuts_is_a_warning():
     finding = by_topic(lambda: Counter(10), never_terminates, 50, max_episode_steps=20)["episode"]
     assert finding.level == "warning"
-    assert "after 10 steps: the environment has a limit of its own below max_episode_steps=20" in finding.message
+    assert "after 10 steps; the environment has a limit of its own below max_episode_steps=20" in finding.message
     assert by_topic(lambda: Counter(10), never_terminates, 50, max_episode_steps=5)["episode"].level == "ok"
     assert by_topic(lambda: Counter(10), never_terminates, 50, max_episode_steps=10)["episode"].level == "ok"
 

@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gym_toys import Counter, shared
+from gym_toys import Counter, answering, shared
 from gymnasium.spaces import Box
 from gymnasium.wrappers import NormalizeObservation, TimeLimit
 from torchrl.envs import DMControlEnv, GymEnv, GymWrapper, TransformedEnv
@@ -15,22 +15,13 @@ from torchrl.envs.transforms import StepCounter
 from eqr_torchrl.envs import make_env
 
 
-def replaced(position, value, *, only_at=None):
-    """Steps whose entry at ``position`` is ``value``, in all steps or in one."""
-
-    def answer(t, step):
-        return step if only_at not in (None, t) else (*step[:position], value, *step[position + 1 :])
-
-    return Counter(10, answer=answer)
-
-
 @pytest.mark.parametrize("length", [1, 2, 4])
 def test_observation_of_another_length_than_its_space(length):
     message = f"the observation must have 3 entries, as its space has: got {length}"
     with pytest.raises(RuntimeError, match=message):
         make_env(Counter(first=lambda seen: np.zeros(length, np.float32))).reset()
     with pytest.raises(RuntimeError, match=message):
-        make_env(replaced(0, np.zeros(length), only_at=5)).rollout(10)
+        make_env(answering(0, np.zeros(length), only_at=5)).rollout(10)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +47,7 @@ def test_observation_of_another_length_than_its_space(length):
 @pytest.mark.parametrize("only_at", [None, 3])
 def test_wrong_answer_of_a_step_is_named(position, value, message, only_at):
     with pytest.raises(RuntimeError, match=message) as caught:
-        make_env(replaced(position, value, only_at=only_at)).rollout(10)
+        make_env(answering(position, value, only_at=only_at)).rollout(10)
     assert "\n" not in str(caught.value)
 
 
@@ -69,12 +60,12 @@ def test_reset_that_returns_the_space_is_named():
     "value", [2, 2.0, np.float32(2.0), np.int64(2), np.array(2.0), np.array([2.0]), torch.tensor(2.0)]
 )
 def test_reward_may_be_any_single_number(value):
-    assert make_env(replaced(1, value)).rollout(3)["next", "reward"].tolist() == [[2.0]] * 3
+    assert make_env(answering(1, value)).rollout(3)["next", "reward"].tolist() == [[2.0]] * 3
 
 
 @pytest.mark.parametrize("value", [True, 1, np.True_, np.array([True]), torch.tensor(True)])
 def test_flag_may_be_any_single_bool(value):
-    data = make_env(replaced(2, value)).rollout(3)
+    data = make_env(answering(2, value)).rollout(3)
     assert data["next", "terminated"].tolist() == data["next", "done"].tolist() == [[True]]
 
 
