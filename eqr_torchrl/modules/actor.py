@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
@@ -77,17 +76,11 @@ def make_actor(
     space = getattr(spec, "space", None)
     low, high = getattr(space, "low", None), getattr(space, "high", None)
     # the range of an unbounded spec of TorchRL, whose bounds are the largest numbers, overflows
-    if low is None or high is None or not ((high > low) & torch.isfinite(high - low)).all():
+    if low is None or high is None or not ((high > low) & (high - low).isfinite()).all():
         found = type(spec).__name__ if low is None or high is None else f"{low.tolist()} to {high.tolist()}"
         raise ValueError(f"env must have a continuous action with finite bounds, low below high: got {found}.")
-    num_actions = spec.shape[-1]
-    network = mlp(
-        env.observation_spec["observation"].shape[-1],
-        num_cells,
-        2 * num_actions,
-        activation_class=activation_class,
-        precision=precision,
-    )
+    sizes = env.observation_spec["observation"].shape[-1], num_cells, 2 * spec.shape[-1]
+    network = mlp(*sizes, activation_class=activation_class, precision=precision)
     return ProbabilisticActor(
         TensorDictModule(GaussianHead(network, log_std_bounds), in_keys=["observation"], out_keys=["loc", "scale"]),
         in_keys=["loc", "scale"],

@@ -54,8 +54,4 @@ def make_critic(
         raise ValueError(f"num_quantiles must be positive, got {num_quantiles}.")
     num_inputs = env.observation_spec["observation"].shape[-1] + env.action_spec_unbatched.shape[-1]
     network = mlp(num_inputs, num_cells, num_quantiles, activation_class=activation_class, precision=precision)
-    return TensorDictModule(
-        _StateActionMLP(network),
-        in_keys=["observation", "action"],
-        out_keys=["state_action_value"],
-    )
+    return TensorDictModule(_StateActionMLP(network), ["observation", "action"], ["state_action_value"])

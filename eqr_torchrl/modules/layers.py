@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
 from itertools import pairwise
 from typing import cast
 
@@ -52,7 +52,7 @@ class MLP(nn.Sequential):
 
     That evaluation takes the rows in pieces that stay in the cache, and computes the products between hidden layers in
     bfloat16 where ``precision`` says so. The first and the last layer stay in float32, so that inputs and outputs keep
-    their resolution: what remains is the rounding of hidden weights and activations to 8 bits.
+    their resolution.
 
     Args:
         *layers: modules that are applied one after the other.
@@ -80,7 +80,7 @@ class MLP(nn.Sequential):
             return super().forward(value)
         steps = self._steps()
         chunks = value.reshape(-1, value.shape[-1]).split(self.chunk_size)
-        out = torch.cat([_apply(steps, chunk) for chunk in chunks])
+        out = torch.cat([reduce(lambda rows, step: step(rows), steps, chunk) for chunk in chunks])
         return out.view(*value.shape[:-1], out.shape[-1])
 
     def _steps(self) -> list[Callable[[Tensor], Tensor]]:
@@ -115,12 +115,6 @@ def _linear(value: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def _half_tanh(value: Tensor) -> Tensor:
     """Half the tanh of half the value, which is overwritten."""
     return value.sigmoid_().sub_(0.5)
-
-
-def _apply(steps: Sequence[Callable[[Tensor], Tensor]], value: Tensor) -> Tensor:
-    for step in steps:
-        value = step(value)
-    return value
 
 
 def mlp(
