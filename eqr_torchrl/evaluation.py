@@ -41,19 +41,16 @@ def evaluate(
     """Undiscounted returns of the deterministic policy; training state is as before, bit for bit.
 
     Actions are the policy's deterministic ones (for a tanh-normal policy the tanh of the mean, as in the paper).
-    Train and eval modes, running statistics of ``VecNorm`` transforms, and the global random states of torch (CPU
-    and CUDA), numpy and Python are restored at the end, also after an error. Pass a separate environment: the one that
-    collects data would lose its episode.
+    Train and eval modes, running statistics of ``VecNorm`` transforms, and the global random states of torch, numpy
+    and Python are restored at the end, also after an error.
 
     Args:
-        env: one environment: batch size ``[]`` or ``[1]``.
+        env: one environment: batch size ``[]`` or ``[1]``. The one that collects data would lose its episode.
         policy: reads ``observation``, writes ``action``. Modules are run in eval mode and without gradients.
         num_episodes: episodes to run.
-        max_steps: longest episode, in environment steps. An episode also ends where the environment reports
-            ``terminated`` or ``truncated``. Defaults to ``None``: the environment must end each episode itself.
-        seed: seeds the environment and the global generators for the duration of this call, so that the same policy
-            gets the same rows whatever happened before. Defaults to ``None``: the environment's own generator
-            continues.
+        max_steps: longest episode, in environment steps. Defaults to ``None``: the environment must end each itself.
+        seed: seeds the environment and the global generators for the duration of this call. Defaults to ``None``: the
+            environment's own generator continues.
 
     Returns:
         One row per episode: ``episode`` from 0, ``episode_return`` in units of reward, ``episode_length`` in steps. An
@@ -64,10 +61,7 @@ def evaluate(
         RuntimeError: if ``max_steps`` is ``None`` and an episode has not ended after 20,000 steps.
 
     Examples:
-        >>> from torchrl.envs import PendulumEnv
-        >>> def policy(tensordict):
-        ...     return tensordict.set("action", torch.zeros(1))
-        >>> evaluate(PendulumEnv(), policy, num_episodes=2, max_steps=5, seed=0)[1]["episode_length"]
+        >>> evaluate(toy_env(), toy_actor(), num_episodes=2, max_steps=5, seed=0)[1]["episode_length"]
         5
     """
     if num_episodes < 1:

@@ -57,21 +57,15 @@ class ToyEnv(EnvBase):
         state, action = tensordict["observation"], tensordict["action"]
         noise = self.noise * torch.randn(state.shape, generator=self._generator)
         reward = -state.square().sum(-1, keepdim=True)
-        return TensorDict(
-            {"observation": 0.9 * state + action @ self.push + noise, "reward": reward, **self._flags()}, []
-        )
+        state = 0.9 * state + action @ self.push + noise
+        return TensorDict({"observation": state, "reward": reward, **self._flags()}, [])
 
     def _set_seed(self, seed: int | None) -> None:
         self._generator.manual_seed(0 if seed is None else seed)
 
 
 def toy_env(observation_dim: int = 3, action_dim: int = 1, **kwargs) -> ToyEnv:
-    """A :class:`ToyEnv` of the given sizes.
-
-    Examples:
-        >>> toy_env().reset()["observation"].shape
-        torch.Size([3])
-    """
+    """A :class:`ToyEnv` of the given sizes."""
     return ToyEnv(observation_dim, action_dim, **kwargs)
 
 
@@ -108,20 +102,7 @@ def toy_batch(
     """
     size = (B,) if M is None or K is None else (B, M, K)
     flag = torch.zeros(*size, 1, dtype=torch.bool)
-    successors = TensorDict(
-        {
-            "observation": torch.randn(*size, observation_dim),
-            "reward": torch.randn(*size, 1),
-            "terminated": flag,
-            "done": flag.clone(),
-        },
-        size,
-    )
-    return TensorDict(
-        {
-            "observation": torch.randn(B, observation_dim),
-            "action": torch.rand(B, action_dim) * 2 - 1,
-            "next": successors,
-        },
-        [B],
-    )
+    after = {"observation": torch.randn(*size, observation_dim), "reward": torch.randn(*size, 1)}
+    successors = TensorDict({**after, "terminated": flag, "done": flag.clone()}, size)
+    observation, action = torch.randn(B, observation_dim), torch.rand(B, action_dim) * 2 - 1
+    return TensorDict({"observation": observation, "action": action, "next": successors}, [B])
