@@ -41,7 +41,7 @@ class VectorReader(GymLikeEnv):
         super()._make_specs(env, *args)  # pyright: ignore[reportAbstractUsage]
         self.simulator_reward_bounds = spec_bounds(self)
         vector = VectorObservation(list(self.observation_spec.keys(True, True)))
-        self._entries = list(vector.in_keys)
+        self._entries = vector.in_keys
         self.observation_spec = vector.transform_observation_spec(self.observation_spec)
         self.full_reward_spec = vector.transform_reward_spec(self.full_reward_spec)
         self.full_action_spec = vector.transform_action_spec(self.full_action_spec)
@@ -92,18 +92,12 @@ class GymnasiumReader(VectorReader, GymWrapper):
     def read_action(self, action: Tensor) -> np.ndarray:
         return super().read_action(action).reshape(self._env.action_space.shape)
 
-    def _reset_output_transform(self, reset_data: Any) -> tuple[Any, Any]:
-        if not isinstance(reset_data, tuple) or len(reset_data) != 2:
-            raise RuntimeError(f"reset must return (observation, info), as in Gymnasium: got {_shape(reset_data)}.")
-        return reset_data
+    def _reset_output_transform(self, reset_data: Any) -> tuple[Any, ...]:
+        return _parts("reset", reset_data, "observation, info")
 
     def _output_transform(self, step_outputs_tuple: Any) -> tuple[Any, ...]:
-        if not isinstance(step_outputs_tuple, tuple) or len(step_outputs_tuple) != 5:
-            raise RuntimeError(
-                "step must return (observation, reward, terminated, truncated, info), as in Gymnasium: got "
-                f"{_shape(step_outputs_tuple)}."
-            )
-        observation, reward, terminated, truncated, info = step_outputs_tuple
+        names = "observation, reward, terminated, truncated, info"
+        observation, reward, terminated, truncated, info = _parts("step", step_outputs_tuple, names)
         reward = _scalar("reward", reward, float)
         terminated, truncated = _scalar("terminated", terminated, bool), _scalar("truncated", truncated, bool)
         return observation, reward, terminated, truncated, terminated or truncated, info
@@ -121,8 +115,11 @@ class DMControlReader(VectorReader, DMControlWrapper):
             return TensorDict({"observation": observation, "reward": torch.zeros(1), **cut}, [])
 
 
-def _shape(value: Any) -> str:
-    return f"{len(value)} values" if isinstance(value, tuple) else f"one {type(value).__name__}"
+def _parts(method: str, value: Any, names: str) -> tuple[Any, ...]:
+    if isinstance(value, tuple) and len(value) == names.count(",") + 1:
+        return value
+    got = f"{len(value)} values" if isinstance(value, tuple) else f"one {type(value).__name__}"
+    raise RuntimeError(f"{method} must return ({names}), as in Gymnasium: got {got}.")
 
 
 def _scalar(name: str, value: Any, kind: type[float] | type[bool]) -> Any:

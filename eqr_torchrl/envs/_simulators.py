@@ -35,16 +35,14 @@ PAPER_DMC_TASKS: tuple[str, ...] = (
 """The 16 DeepMind Control tasks of the paper's score table, as names for :func:`~eqr_torchrl.envs.make_env`."""
 
 
-def open_simulator(
-    env: Any, max_episode_steps: int | None, arguments: dict[str, Any]
-) -> tuple[EnvBase, str, int | None]:
-    """Returns the environment, its name, and the time limit that is still to be applied.
+def open_simulator(env: Any, max_episode_steps: int | None, arguments: dict[str, Any]) -> tuple[EnvBase, str]:
+    """Returns the environment and its name.
 
-    An environment that was not a TorchRL one already gives float32 vectors (see ``VectorReader``).
+    A ``VectorReader`` has the time limit and gives float32 vectors; a TorchRL environment is returned as it is.
     """
     if isinstance(env, str):
         if env.startswith("dmc/"):
-            return _open_dmc(env, max_episode_steps, arguments), env, None
+            return _open_dmc(env, max_episode_steps, arguments), env
         name = env.removeprefix("gym/")
         env = import_by_name(name, None) if ":" in name else None  # "package.module:MyEnv"
         if isinstance(env, EnvBase) or not (env is None or callable(env)):
@@ -53,20 +51,20 @@ def open_simulator(
                 f"need one each: it names an object of type {type(env).__name__}."
             )
         if env is None:  # an id, perhaps one that "package.module:" registers
-            return _open_gym(name, max_episode_steps, arguments), name, None
+            return _open_gym(name, max_episode_steps, arguments), name
     gymnasium: Any = sys.modules.get("gymnasium")  # imported already if env comes from it
     is_gym = gymnasium and isinstance(env, gymnasium.Env)
     if (is_gym or isinstance(env, EnvBase)) and arguments:
         raise ValueError(f"an environment that is already built takes no arguments: got {', '.join(arguments)}.")
     if isinstance(env, EnvBase):
         _check_limit(env, max_episode_steps)
-        return env, _name_of(env), max_episode_steps
+        return env, _name_of(env)
     if is_gym:
         name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
         check_gym_spaces(env, name)
         if max_episode_steps is not None:
             env = gymnasium.wrappers.TimeLimit(_without_time_limit(env), max_episode_steps)
-        return GymnasiumReader(env), name, None
+        return GymnasiumReader(env), name
     if callable(env):
         built = env(**arguments)
         if callable(built) and not isinstance(built, EnvBase):
@@ -87,14 +85,13 @@ def _without_time_limit(env: Any) -> Any:
 
 def _check_limit(env: EnvBase, max_episode_steps: int | None) -> None:
     """A TorchRL environment keeps its own time limit, so a higher one would have no effect."""
-    base = env
-    while isinstance(base, TransformedEnv):
-        base = base.base_env
+    while isinstance(env, TransformedEnv):
+        env = env.base_env
     own = None
-    if isinstance(base, GymWrapper):
-        own = getattr(base._env.spec, "max_episode_steps", None)
-    elif isinstance(base, DMControlWrapper):
-        own = base._env._step_limit
+    if isinstance(env, GymWrapper):
+        own = getattr(env._env.spec, "max_episode_steps", None)
+    elif isinstance(env, DMControlWrapper):
+        own = env._env._step_limit
     if own is not None and max_episode_steps is not None and max_episode_steps > own:
         raise ValueError(
             f"max_episode_steps must be at most {own:.0f}, the limit of the TorchRL environment itself: got "

@@ -13,10 +13,7 @@ def import_by_name(name: str, default: Any = _REQUIRED) -> Any:
 
     Args:
         name: ``"package.module:name"``; a dot may stand for the colon.
-        default: returned if the module has no such name, as for :func:`getattr`.
-
-    Returns:
-        What the module calls ``name``.
+        default: returned if the module has no such name, as by :func:`getattr`.
 
     Raises:
         ValueError: if ``name`` has another form, or there is no such module, or no such name in it and no default.

@@ -31,15 +31,12 @@ class ModelBasedEnv(ModelBasedEnvBase):
     Args:
         world_model: posterior over MDPs.
         env: the real environment; its ``observation`` and ``action`` specs are taken over. It is never stepped.
-        termination_fn: maps next observations ``[..., S]`` and actions ``[..., A]`` to whether the episode ends there,
-            bool ``[..., 1]``; see :mod:`eqr_torchrl.envs.terminations`. Required, since no default is right everywhere.
+        termination_fn: end of an episode, see :data:`TerminationFn`. Required, since no default is right everywhere.
         reward_fn: maps observations, actions and next observations to rewards ``[..., 1]``. Required if, and only if,
             the world model does not predict rewards.
-        reward_bounds: smallest and largest reward of the environment, to which predicted rewards are clipped. Defaults
-            to ``None``: predictions may leave any bounds.
+        reward_bounds: smallest and largest reward, to which predicted rewards are clipped, if known.
         member: ``"fixed"`` or ``"resampled"``.
-        rows_per_member: ``B``, rows of every reset, step and rollout in each member: a given tensordict must be
-            ``[M, B]`` too.
+        rows_per_member: ``B``, rows of every reset, step and rollout in each member.
         start_states: states ``[n, S]`` from which a reset without a given observation draws.
         generator: source of randomness. Defaults to torch's global one.
 
@@ -93,17 +90,17 @@ class ModelBasedEnv(ModelBasedEnvBase):
                 f"world_model must have the observation_dim of env, {observation_spec.shape[-1]}: "
                 f"got {world_model.observation_dim}."
             )
-        device = next((p.device for p in world_model.parameters()), torch.device("cpu"))
-        dtype = next((p.dtype for p in world_model.parameters()), None)
-        zeros = torch.zeros(world_model.num_members, 2, action_spec.shape[-1], device=device, dtype=dtype)
+        zeros = next(world_model.parameters(), torch.empty(0)).new_zeros(
+            world_model.num_members, 2, action_spec.shape[-1]
+        )
         try_on_zeros(world_model, termination_fn, reward_fn, zeros)
+        device = zeros.device
         size = torch.Size([world_model.num_members, rows_per_member])
         super().__init__(world_model, device=device, batch_size=size)  # pyright: ignore[reportArgumentType]
         self.termination_fn, self.reward_fn, self.member, self.generator = termination_fn, reward_fn, member, generator
         self.start_states, self.reward_bounds = start_states, reward_bounds
-        state = Unbounded(
-            torch.Size([*size, world_model.observation_dim]), device=device
-        )  # predictions may leave any bounds
+        # predictions may leave any bounds
+        state = Unbounded(torch.Size([*size, world_model.observation_dim]), device=device)
         self.observation_spec = Composite(observation=state, shape=size)
         self.state_spec = Composite(observation=state.clone(), shape=size)
         self.action_spec = action_spec.to(device).expand(torch.Size([*size, *action_spec.shape]))
@@ -125,14 +122,12 @@ class ModelBasedEnv(ModelBasedEnvBase):
                 with ``K = 1``, if ``None``.
 
         Returns:
-            Next observations ``[M, B, K, S]``, rewards ``[M, B, K, 1]``, and whether the episode ends there, bool
-            ``[M, B, K, 1]``.
+            Next observations ``[M, B, K, S]``, rewards ``[M, B, K, 1]`` and terminations, bool ``[M, B, K, 1]``.
         """
         loc, scale = self.world_model(observation, action)
         if noise is None:
-            noise = torch.randn(
-                (*loc.shape[:2], 1, loc.shape[2]), device=loc.device, dtype=loc.dtype, **drawn_from(self.generator)
-            )
+            size = (*loc.shape[:2], 1, loc.shape[2])
+            noise = torch.randn(size, device=loc.device, dtype=loc.dtype, **drawn_from(self.generator))
         sample = torch.addcmul(loc.unsqueeze(2), scale.unsqueeze(2), noise)
         # what the user's functions get has the shape of the next observations, so that they may concatenate
         observation, action = (v.unsqueeze(2).expand(*sample.shape[:-1], v.shape[-1]) for v in (observation, action))
@@ -146,15 +141,7 @@ class ModelBasedEnv(ModelBasedEnvBase):
         return next_observation, reward, terminated
 
     def advance(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """One step of every row under the member rule.
-
-        Args:
-            observation: states, shape ``[M, B, S]``.
-            action: actions, shape ``[M, B, A]``.
-
-        Returns:
-            Next observations ``[M, B, S]``, rewards ``[M, B, 1]`` and terminations, bool ``[M, B, 1]``.
-        """
+        """One step of every row under the member rule: :meth:`transition` without the dimension ``K``."""
         if self.member == "fixed":
             return tuple(value.squeeze(2) for value in self.transition(observation, action))  # pyright: ignore
         size = observation.shape[:2]
@@ -185,10 +172,9 @@ class ModelBasedEnv(ModelBasedEnvBase):
                 raise RuntimeError(
                     "ModelBasedEnv.reset needs start_states, or a tensordict with an observation: got neither."
                 )
-            rows = torch.randint(
-                len(self.start_states), self.batch_size, device=self.start_states.device, **drawn_from(self.generator)
-            )
-            observation = self.start_states[rows].to(self.device)
+            states = self.start_states
+            rows = torch.randint(len(states), self.batch_size, device=states.device, **drawn_from(self.generator))
+            observation = states[rows].to(self.device)
         flag = torch.zeros(*observation.shape[:-1], 1, dtype=torch.bool, device=self.device)
         flags = {"done": flag, "terminated": flag.clone(), "truncated": flag.clone()}
         return TensorDict({"observation": observation, **flags}, self.batch_size, device=self.device)

@@ -32,10 +32,9 @@ def make_env(
     r"""Builds a real environment whose observation, action and reward are float32 vectors.
 
     The reward of each step is :math:`c\,(r - \rho \sum_i a_i^2)` with :math:`c` = ``reward_scale`` and :math:`\rho` =
-    ``action_cost``, both from the studies of Luis et al. (2024), `arXiv:2308.06590
-    <https://arxiv.org/abs/2308.06590>`_. The end of the time limit is ``truncated``, never ``terminated``. Several
-    observation entries (DeepMind Control) are joined in alphabetical order. A simulator that diverges has its episode
-    cut, see :class:`~eqr_torchrl.envs.NonFiniteGuard`.
+    ``action_cost``. The end of the time limit is ``truncated``, never ``terminated``. Several observation entries
+    (DeepMind Control) are joined in alphabetical order. A simulator that diverges has its episode cut, see
+    :class:`~eqr_torchrl.envs.NonFiniteGuard`.
 
     Args:
         name: ``"dmc/cheetah-run"`` (any task of the DeepMind Control suite), a Gymnasium id (``"Pendulum-v1"`` or
@@ -50,8 +49,8 @@ def make_env(
             of the callable.
 
     Returns:
-        An environment with ``observation`` ``[S]``, ``action`` ``[A]`` in environment units and ``reward`` ``[1]``, all
-        float32, and an attribute ``env_name``.
+        An environment with float32 ``observation`` ``[S]``, ``action`` ``[A]`` in environment units and ``reward``
+        ``[1]``, and an attribute ``env_name``.
 
     Raises:
         ValueError: if the name is unknown, the spaces do not fit (vectors; floats with finite bounds for actions), or
@@ -60,9 +59,8 @@ def make_env(
 
     Examples:
         >>> env = make_env("Pendulum-v1", seed=0, max_episode_steps=5)
-        >>> episode = env.rollout(100)
-        >>> episode["observation"].shape, episode["next", "truncated"][-1].item()
-        (torch.Size([5, 3]), True)
+        >>> env.rollout(100)["observation"].shape
+        torch.Size([5, 3])
     """
     if not 0.0 < reward_scale < float("inf"):
         raise ValueError(f"reward_scale must be a finite number above 0: got {reward_scale}.")
@@ -70,7 +68,7 @@ def make_env(
         raise ValueError(f"action_cost must be a finite number of at least 0: got {action_cost}.")
     if max_episode_steps is not None and max_episode_steps < 1:
         raise ValueError(f"max_episode_steps must be at least 1: got {max_episode_steps}.")
-    base, label, open_limit = open_simulator(name, max_episode_steps, kwargs)
+    base, label = open_simulator(name, max_episode_steps, kwargs)
     check_specs(base, label)
     env = TransformedEnv(base, NonFiniteGuard(label), auto_unwrap=False)
     if not isinstance(base, VectorReader):
@@ -79,8 +77,8 @@ def make_env(
         env.append_transform(ActionCost(action_cost))
     if reward_scale != 1.0:
         env.append_transform(RewardScaling(loc=0.0, scale=reward_scale))
-    if open_limit is not None:
-        env.append_transform(StepCounter(open_limit))
+    if max_episode_steps is not None and not isinstance(base, VectorReader):
+        env.append_transform(StepCounter(max_episode_steps))
     if device is not None:  # the simulator stays where it is: only float32 vectors are copied
         env.append_transform(DeviceCastTransform(device))
     env.env_name = label

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase
-from tensordict.utils import NestedKey
+from tensordict.utils import NestedKey, unravel_key
 from torchrl.data import Bounded, Composite, TensorSpec, Unbounded
 from torchrl.envs.transforms import DeviceCastTransform, DoubleToFloat, InitTracker, StepCounter, Transform
 
@@ -24,8 +24,7 @@ class VectorObservation(Transform):
     rounded inwards, so that an action on the float32 bound lies within the simulator's own.
 
     Args:
-        in_keys: observation entries to join, each of shape ``[*B, n]`` and in the simulator's own units; they are
-            sorted, and removed from the output.
+        in_keys: observation entries to join, each of shape ``[*B, n]``; they are removed from the output.
 
     Raises:
         ValueError: if ``in_keys`` is empty.
@@ -40,17 +39,13 @@ class VectorObservation(Transform):
     def __init__(self, in_keys: Sequence[NestedKey]) -> None:
         if not in_keys:
             raise ValueError("in_keys must name at least one observation entry: got none.")
-        super().__init__(in_keys=sorted(in_keys, key=_dotted), out_keys=["observation"])
-        self._keys = sorted(in_keys, key=_dotted)
-        self._drop = [key for key in self._keys if key != "observation"]
+        super().__init__(in_keys=sorted(map(unravel_key, in_keys), key=_dotted), out_keys=["observation"])
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        parts = [next_tensordict.get(key) for key in self._keys]
-        # cat always copies, also a single part
-        next_tensordict.set("observation", torch.cat(parts, -1).to(torch.float32))
-        for key in self._drop:
-            next_tensordict.pop(key)
-        return next_tensordict
+        parts = [next_tensordict.pop(key) for key in self.in_keys]
+        return next_tensordict.set(
+            "observation", torch.cat(parts, -1).to(torch.float32)
+        )  # cat copies a single part too
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         return self._call(tensordict)
@@ -59,18 +54,16 @@ class VectorObservation(Transform):
         return self._call(tensordict_reset)
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        reward = next_tensordict.get("reward")
-        if reward.dtype != torch.float32:
-            next_tensordict.set("reward", reward.to(torch.float32))
+        next_tensordict.set("reward", next_tensordict.get("reward").to(torch.float32))
         return self._call(next_tensordict)
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         spec = observation_spec.clone()
-        parts = [spec[key] for key in self._keys]
-        size = sum(part.shape[-1] for part in parts)
-        for key in self._drop:
+        parts = [spec[key] for key in self.in_keys]
+        for key in self.in_keys:
             del spec[key]
-        spec["observation"] = Unbounded(torch.Size([*spec.shape, size]), device=parts[0].device, dtype=torch.float32)
+        size = torch.Size([*spec.shape, sum(part.shape[-1] for part in parts)])
+        spec["observation"] = Unbounded(size, device=parts[0].device, dtype=torch.float32)
         return spec
 
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
@@ -78,8 +71,7 @@ class VectorObservation(Transform):
 
     def transform_action_spec(self, action_spec: Composite) -> Composite:
         spec = action_spec.clone()
-        for key, leaf in list(spec.items(True, True)):
-            spec[key] = _float32_bounds(leaf)
+        spec["action"] = _float32_bounds(spec["action"])
         return spec
 
 
@@ -97,12 +89,10 @@ class ActionCost(Transform):
         ValueError: if ``cost`` is negative or not finite.
 
     Examples:
-        >>> from eqr_torchrl.envs import make_env
-        >>> free, charged = make_env("Pendulum-v1", seed=0), make_env("Pendulum-v1", seed=0, action_cost=0.5)
-        >>> rewards = [env.step(env.reset().set("action", torch.tensor([2.0])))["next", "reward"]
-        ...            for env in (free, charged)]
-        >>> rewards[0] - rewards[1]  # 0.5 * 2.0 ** 2
-        tensor([2.])
+        >>> env = toy_env().append_transform(ActionCost(0.5))  # pays minus the squared norm of the state
+        >>> step = env.step(env.reset().set("action", torch.tensor([1.0])))
+        >>> step["next", "reward"] + step["observation"].square().sum()
+        tensor([-0.5000])
     """
 
     def __init__(self, cost: float) -> None:
@@ -110,9 +100,6 @@ class ActionCost(Transform):
             raise ValueError(f"cost must be a finite number of at least 0: got {cost}.")
         super().__init__(in_keys=["reward"], out_keys=["reward"])
         self.cost = float(cost)
-
-    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        return next_tensordict
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         reward, action = next_tensordict.get("reward"), tensordict.get("action")
@@ -133,8 +120,8 @@ def may_write(transform: Transform, key: str) -> bool:
     return key in transform.out_keys if transform.out_keys else True
 
 
-def _dotted(key: NestedKey) -> str:
-    return key if isinstance(key, str) else ".".join(_dotted(part) for part in key)
+def _dotted(key: Any) -> str:
+    return key if isinstance(key, str) else ".".join(key)
 
 
 def _with_unbounded(reward_spec: Composite, dtype: torch.dtype | None = None) -> Composite:
@@ -146,9 +133,7 @@ def _with_unbounded(reward_spec: Composite, dtype: torch.dtype | None = None) ->
 
 def _float32_bounds(spec: TensorSpec) -> TensorSpec:
     box: Any = spec.space
-    low, high = box.low, box.high
-    low32, high32 = low.to(torch.float32), high.to(torch.float32)
-    up, down = torch.full_like(low32, float("inf")), torch.full_like(high32, float("-inf"))
-    low32 = torch.where(low32.to(low.dtype) < low, torch.nextafter(low32, up), low32)
-    high32 = torch.where(high32.to(high.dtype) > high, torch.nextafter(high32, down), high32)
-    return Bounded(low32, high32, shape=spec.shape, device=spec.device, dtype=torch.float32)
+    low, high = box.low.to(torch.float32), box.high.to(torch.float32)
+    low = torch.where(low < box.low, low.nextafter(high), low)  # promoted to the type of the box
+    high = torch.where(high > box.high, high.nextafter(low), high)
+    return Bounded(low, high, shape=spec.shape, device=spec.device, dtype=torch.float32)
