@@ -58,7 +58,7 @@ def make_model_buffer(
         ValueError: if a number is not positive, or ``dtype`` is not a floating type.
 
     Examples:
-        >>> buffer = make_model_buffer(100, batch_size=8, dtype=torch.float16)
+        >>> buffer = make_model_buffer(100, batch_size=8, dtype="float16")
         >>> _ = buffer.extend(toy_batch(B=20))
         >>> buffer.sample()["observation"].dtype
         torch.float32

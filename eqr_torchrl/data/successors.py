@@ -118,20 +118,16 @@ class EnsembleSuccessors(Transform):
     def _read(tensordict: TensorDictBase, key: NestedKey) -> Tensor:
         value = tensordict.get(key, None)
         if value is None:
-            raise RuntimeError(
-                f"the batch must hold {key!r}, got {', '.join(map(repr, tensordict.keys())) or 'nothing'}."
-            )
+            found = ", ".join(map(repr, tensordict.keys())) or "nothing"
+            raise RuntimeError(f"the batch must hold {key!r}, got {found}.")
         return value
 
     def _deal(self, size: int, device) -> tuple[Tensor, Tensor]:
-        """Batch elements that each member serves, and where each element finds its members' answers.
+        """Elements of the batch that each member serves, and where each element finds its members' answers.
 
         Elements, in random order, take ``num_members`` seats each in rounds of all members, in a random order of
-        members: distinct members for each element, and loads that differ by one at most.
-
-        Returns:
-            Elements ``[all members, rounds]`` (seats left over in the last round repeat element 0), and indices
-            ``[size, num_members]`` into its flattened seats.
+        members: distinct members for each element, and loads that differ by one at most. Elements are ``[all members,
+        rounds]`` (seats left over repeat element 0), places ``[size, num_members]`` into its flattened seats.
         """
         total, source = self.model_env.world_model.num_members, drawn_from(self.model_env.generator)
         rounds = -(-size * self.num_members // total)

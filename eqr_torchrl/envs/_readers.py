@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -133,5 +134,4 @@ def _scalar(name: str, value: Any, kind: type[float] | type[bool]) -> Any:
 
 
 def _short(value: Any) -> str:
-    text = f"{type(value).__name__} {value!r}"
-    return "None" if value is None else " ".join((text if len(text) <= 80 else f"{text[:77]}...").split())
+    return "None" if value is None else textwrap.shorten(f"{type(value).__name__} {value!r}", 80, placeholder="...")

@@ -25,8 +25,7 @@ class ModelBasedEnv(ModelBasedEnvBase):
     Row ``i`` of the first dimension acts in member ``i``: each member is one MDP drawn from the posterior, and a
     rollout stays in it (``member="fixed"``, line 9 of Algorithm 2 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_).
     With ``member="resampled"`` every row gets a random member at every step, as in MBPO (`Janner et al. (2019)
-    <https://arxiv.org/abs/1906.08253>`_): the rows are shuffled and split evenly, so that each member is equally likely
-    for each row and a row costs one member's evaluation.
+    <https://arxiv.org/abs/1906.08253>`_): the rows are shuffled and split evenly.
 
     Args:
         world_model: posterior over MDPs.
@@ -153,17 +152,8 @@ class ModelBasedEnv(ModelBasedEnvBase):
     def _step(self, tensordict: TensorDictBase) -> TensorDict:
         observation, action = tensordict.get("observation"), tensordict.get("action")
         next_observation, reward, terminated = self.advance(observation, action)
-        return TensorDict(
-            {
-                "observation": next_observation,
-                "reward": reward,
-                "terminated": terminated,
-                "done": terminated.clone(),
-                "truncated": torch.zeros_like(terminated),
-            },
-            tensordict.batch_size,
-            device=self.device,
-        )
+        entries = {"observation": next_observation, "reward": reward, **_flags(terminated)}
+        return TensorDict(entries, tensordict.batch_size, device=self.device)
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs) -> TensorDict:
         observation = None if tensordict is None else tensordict.get("observation", None)
@@ -175,13 +165,16 @@ class ModelBasedEnv(ModelBasedEnvBase):
             states = self.start_states
             rows = torch.randint(len(states), self.batch_size, device=states.device, **drawn_from(self.generator))
             observation = states[rows].to(self.device)
-        flag = torch.zeros(*observation.shape[:-1], 1, dtype=torch.bool, device=self.device)
-        flags = {"done": flag, "terminated": flag.clone(), "truncated": flag.clone()}
+        flags = _flags(torch.zeros(*observation.shape[:-1], 1, dtype=torch.bool, device=self.device))
         return TensorDict({"observation": observation, **flags}, self.batch_size, device=self.device)
 
     def _set_seed(self, seed: int | None) -> None:
         if seed is not None:
             (self.generator.manual_seed if self.generator is not None else torch.manual_seed)(seed)
+
+
+def _flags(terminated: Tensor) -> dict[str, Tensor]:
+    return {"terminated": terminated, "done": terminated.clone(), "truncated": torch.zeros_like(terminated)}
 
 
 def _unshuffle(rows: Tensor, order: Tensor) -> Tensor:

@@ -40,10 +40,9 @@ def never_terminates(next_observation: Tensor, action: Tensor | None = None) -> 
 def mountain_car_terminates(
     next_observation: Tensor, action: Tensor | None = None, *, goal_position: float = 0.45, goal_velocity: float = 0.0
 ) -> Tensor:
-    r"""MountainCarContinuous-v0: :math:`x \ge 0.45` and :math:`v \ge 0`, the environment's own rule.
+    r"""MountainCarContinuous-v0: :math:`x \ge 0.45` and :math:`v \ge 0`. The paper's code ignored the velocity.
 
-    The paper's code ignored the velocity; the two differ only for a car rolling backwards beyond the goal, which the
-    environment itself never shows to the model. Reads position and velocity, shape ``[*B, 2]``.
+    Reads position and velocity, shape ``[*B, 2]``.
 
     Examples:
         >>> mountain_car_terminates(torch.tensor([[0.5, 0.01], [0.5, -0.01], [0.4, 0.01]])).squeeze(-1).tolist()

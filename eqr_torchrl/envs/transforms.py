@@ -17,11 +17,10 @@ _KEEP_VALUES = (DeviceCastTransform, DoubleToFloat, InitTracker, StepCounter)
 class VectorObservation(Transform):
     r"""Joins observation entries into one float32 vector ``observation``, and makes reward and action float32 too.
 
-    Does the work of TorchRL's ``CatTensors`` followed by ``DoubleToFloat`` in one pass, in less time. The entries are
-    joined in alphabetical order of their keys, the published order for the DeepMind Control tasks. The result is
-    always a copy, so a simulator that writes every observation into the same array does no harm. In the specs, the
-    observation becomes unbounded (a world model may predict beyond the simulator's box) and the action bounds are
-    rounded inwards, so that an action on the float32 bound lies within the simulator's own.
+    Does the work of TorchRL's ``CatTensors`` and ``DoubleToFloat`` in less time. The entries are joined in alphabetical
+    order of their keys, the published order for the DeepMind Control tasks, and always copied, so that a simulator may
+    reuse its array. In the specs, the observation becomes unbounded, and the action bounds are rounded inwards, so that
+    an action on the float32 bound lies within the simulator's own.
 
     Args:
         in_keys: observation entries to join, each of shape ``[*B, n]``; they are removed from the output.
