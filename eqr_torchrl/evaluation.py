@@ -124,9 +124,8 @@ def device_of(module: nn.Module) -> torch.device | None:
 @contextmanager
 def evaluation_mode(*modules: nn.Module) -> Iterator[None]:
     """Eval mode and frozen running statistics, each submodule's own setting restored at the end."""
-    submodules = [submodule for module in modules for submodule in module.modules()]
     # `frozen` is how TorchRL's VecNorm transforms stop collecting statistics; they ignore eval mode.
-    flags = [(s, name) for s in submodules for name in ("training", "frozen")]
+    flags = [(s, name) for module in modules for s in module.modules() for name in ("training", "frozen")]
     before = [(s, name, getattr(s, name)) for s, name in flags if isinstance(getattr(s, name, None), bool)]
     try:
         for submodule, name, _ in before:

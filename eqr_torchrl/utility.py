@@ -1,7 +1,7 @@
 """Utilities: what the policy maximises of the distribution over values.
 
 Each maps the quantiles of the posterior over values, shape ``[..., N]``, to the scalar that the actor ascends, shape
-``[...]``. All are differentiable and do not depend on the order of the quantiles, so crossing quantiles do no harm.
+``[...]``. All are differentiable and do not depend on the order of the quantiles, also where quantiles cross.
 Any other module of this form can replace them; a module with trainable parameters is trained with the policy.
 """
 

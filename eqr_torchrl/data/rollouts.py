@@ -104,15 +104,8 @@ def branched_rollout(
             with set_exploration_type(ExplorationType.RANDOM):
                 action = policy(TensorDict({"observation": observation}, size)).get("action")
             next_observation, reward, terminated = model_env.advance(observation, action)
-            step = {
-                "observation": observation,
-                "action": action,
-                ("next", "observation"): next_observation,
-                ("next", "reward"): reward,
-                ("next", "terminated"): terminated,
-                ("next", "done"): terminated,
-                "member": member,
-            }
+            values = (observation, action, next_observation, reward, terminated, terminated, member)
+            step = dict(zip((*TRANSITION_KEYS, "member"), values, strict=True))
             finite = torch.isfinite(next_observation).all(-1) & torch.isfinite(reward).all(-1)
             stored = alive & finite
             transitions = TensorDict({}, size)
