@@ -19,8 +19,8 @@ def check_gym_spaces(env: Any, name: str) -> None:
     if not isinstance(seen, Box) or len(seen.shape) > 1:
         found = f"shape {seen.shape} of {seen.dtype}" if isinstance(seen, Box) else textwrap.shorten(str(seen), 300)
         raise ValueError(
-            f"{name}: observation must be a vector (Box): got {found}; images are not supported, other spaces may fit in "
-            "gymnasium.wrappers.FlattenObservation."
+            f"{name}: observation must be a vector (Box): got {found}; images are not supported, other spaces may fit "
+            "in gymnasium.wrappers.FlattenObservation."
         )
     if not isinstance(act, Box) or act.dtype.kind != "f":
         raise ValueError(f"{name}: action must be a Box of floats: got {act}; discrete actions are not supported.")
