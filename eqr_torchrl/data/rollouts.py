@@ -105,7 +105,7 @@ def branched_rollout(
                 action = policy(TensorDict({"observation": observation}, size)).get("action")
             next_observation, reward, terminated = model_env.advance(observation, action)
             values = (observation, action, next_observation, reward, terminated, terminated, member)
-            step = dict(zip((*TRANSITION_KEYS, "member"), values, strict=True))
+            step: dict[NestedKey, Tensor] = dict(zip((*TRANSITION_KEYS, "member"), values, strict=True))
             finite = torch.isfinite(next_observation).all(-1) & torch.isfinite(reward).all(-1)
             stored = alive & finite
             transitions = TensorDict({}, size)
