@@ -1,6 +1,6 @@
 """What a second of computing teaches: short runs of equal CPU time, one setting of ``budget=laptop`` changed in each.
 
-python benchmarks/learning_per_second.py --out sweep    # 28 runs of 2 to 7 minutes, one thread; again to continue
+python benchmarks/learning_per_second.py --out sweep    # 32 runs of 2 to 5 minutes, one thread; again to continue
 python benchmarks/learning_per_second.py --out sweep --only pendulum
 python benchmarks/learning_per_second.py --out sweep --plot-only
 
@@ -24,7 +24,7 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 ROOT, RESULTS = Path(__file__).parents[1], Path(__file__).parent / "results"
-CPU_SECONDS = {"dmc/cheetah-run": 120, "dmc/pendulum-swingup": 400}
+CPU_SECONDS = {"dmc/cheetah-run": 120, "dmc/pendulum-swingup": 300}
 SETTINGS = {
     "laptop": [],
     "2 members a row": ["successors.num_members=2"],
@@ -34,6 +34,7 @@ SETTINGS = {
     "5 updates a step": ["utd_ratio=5"],
     "10 updates a step": ["utd_ratio=10"],
     "batch of 256": ["batch_size=256"],
+    "25 steps of rollout": ["rollout.horizon=25", "rollout.starts_per_step=5"],
 }
 #: Both algorithms learn from the same model and, on pendulum-swingup, both are optimistic.
 COMMON = {
