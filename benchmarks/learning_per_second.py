@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -63,6 +64,7 @@ def train(folder: Path, env: str, algorithm: str, setting: str, seed: int) -> No
     seconds = CPU_SECONDS[env]
     arguments = [*COMMON[env], f"algorithm={algorithm}", *SETTINGS[setting], f"seed={seed}", f"run_dir={folder}"]
     arguments += ["env_steps=100_000", "eval_every=500", "checkpoint_every=0", "progress=false", "resume=null"]
+    shutil.rmtree(folder, ignore_errors=True)  # of a sweep that was interrupted
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".log").open("w") as log:
         ended = subprocess.run(
