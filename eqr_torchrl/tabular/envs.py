@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
-from torchrl.data import Categorical, Composite, Unbounded
+from torchrl.data import Categorical, Composite
 from torchrl.envs import EnvBase
 
 from eqr_torchrl.tabular.mdp import MDP
@@ -21,8 +21,7 @@ class MDPEnv(EnvBase):
 
     Keys: ``observation`` and ``action`` are indices, int64 of shape ``[*batch_size]``; ``reward`` is the mean reward
     of the pair, float32 ``[*batch_size, 1]``; ``terminated`` and ``done`` are raised on arrival in a terminal state.
-    The environment holds no state between steps, and no time limit: ``rollout(max_steps)`` or TorchRL's
-    ``StepCounter`` sets one.
+    The environment holds no state between steps, and no time limit.
 
     Args:
         mdp: a single MDP, or a batch of them that becomes the batch size of the environment.
@@ -49,15 +48,14 @@ class MDPEnv(EnvBase):
         # flat tables, [B * S * A, ...], where an element of the batch starts at its offset
         cumulative = mdp.transitions.cumsum(-1)
         self._cumulative = (cumulative / cumulative[..., -1:]).flatten(0, -2)
-        self._rewards, self._terminal = mdp.rewards.flatten().float(), mdp.terminal
+        self._rewards = mdp.rewards.flatten().float()
+        self._terminal = torch.zeros(mdp.num_states, dtype=torch.bool, device=self.device)
+        self._terminal[list(mdp.terminal_states)] = True
         count = math.prod(mdp.batch_shape)
         self._offset = torch.arange(count, device=self.device).reshape(mdp.batch_shape) * mdp.rewards[0].numel()
-        shape, flag_shape = self.batch_size, torch.Size((*self.batch_size, 1))
+        shape = self.batch_size
         self.observation_spec = Composite(observation=Categorical(mdp.num_states, shape), shape=shape).to(self.device)
         self.action_spec = Categorical(mdp.num_actions, shape, device=self.device)
-        self.reward_spec = Unbounded(flag_shape, device=self.device)
-        flag = Categorical(2, flag_shape, dtype=torch.bool, device=self.device)
-        self.full_done_spec = Composite(done=flag, terminated=flag.clone(), shape=shape).to(self.device)
 
     def _reset(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         start = torch.full(self.batch_size, self.mdp.initial_state, dtype=torch.long, device=self.device)

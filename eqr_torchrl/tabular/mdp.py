@@ -12,12 +12,10 @@ _ROW_SUM_TOLERANCE = 1e-6
 
 def select_actions(table: Tensor, policy: Tensor, event_dims: int) -> Tensor:
     """Entries of ``table`` ``[*B, S, A, *event]`` at the actions of a deterministic ``policy``: ``[*B, S, *event]``."""
-    action_dim = table.dim() - event_dims - 1
-    index = policy.reshape(policy.shape + (1,) * (event_dims + 1))
+    action_dim = -event_dims - 1
     shape = torch.broadcast_shapes(table.shape[:action_dim], policy.shape)
-    index = index.expand(*shape, 1, *table.shape[action_dim + 1 :])
-    table = table.expand(*shape, *table.shape[action_dim:])
-    return table.gather(len(shape), index).squeeze(len(shape))
+    index = policy.expand(shape).reshape(*shape, *(1,) * (event_dims + 1))
+    return table.expand(*shape, *table.shape[action_dim:]).take_along_dim(index, action_dim).squeeze(action_dim)
 
 
 def validate_policy(policy: Tensor, num_states: int, num_actions: int) -> None:
@@ -45,11 +43,9 @@ def _validate_gamma(gamma: float) -> None:
 
 @dataclass(frozen=True, eq=False)
 class MarkovRewardProcess:
-    r"""An MDP under a fixed policy: :math:`p^\pi(s'|s)` and :math:`r^\pi(s)`, possibly a batch of them.
+    r"""MDPs under a fixed policy: :math:`p^\pi(s'|s)` and :math:`r^\pi(s)`, what Eq. 7 of the paper works on.
 
-    What the value-distributional Bellman equation works on (Eq. 7 of `Luis et al. (2024)
-    <https://arxiv.org/abs/2308.06590>`_). Only shapes and ``gamma`` are checked, because posteriors draw these by
-    the thousand; :class:`MDP` checks everything.
+    Only shapes and ``gamma`` are checked, because posteriors draw these by the thousand; :class:`MDP` checks the rest.
 
     Args:
         transitions: probabilities of the next state, shape ``[*B, S, S]``.
@@ -99,14 +95,13 @@ class MarkovRewardProcess:
 class MDP:
     r"""A finite Markov decision process, or a batch of them that share states, actions, discount and end.
 
-    Section 2.1 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_. Floating types are kept as given;
-    float64 is what the exact solvers are meant for.
+    Floating types are kept as given; float64 is what the exact solvers are meant for.
 
     Args:
         transitions: :math:`p(s'|s,a)`, shape ``[*B, S, A, S]``; each row sums to one.
         rewards: mean rewards :math:`r(s,a)`, in units of reward, shape ``[*B, S, A]``.
         gamma: discount in ``[0, 1)``.
-        terminal_states: absorbing states without reward (Assumption 3 of the paper).
+        terminal_states: absorbing states without reward.
         initial_state: where episodes start.
 
     Raises:
@@ -166,22 +161,11 @@ class MDP:
         """Shape ``B`` of the batch of MDPs."""
         return self.rewards.shape[:-2]
 
-    @property
-    def terminal(self) -> Tensor:
-        """Mask of the terminal states, bool, shape ``[S]``."""
-        mask = torch.zeros(self.num_states, dtype=torch.bool, device=self.rewards.device)
-        mask[list(self.terminal_states)] = True
-        return mask
-
     def under(self, policy: Tensor) -> MarkovRewardProcess:
         r"""The reward process of ``policy``: :math:`p^\pi(s'|s) = \sum_a \pi(a|s) p(s'|s,a)`, likewise the reward.
 
         Args:
-            policy: one action per state, integers of shape ``[S]`` or ``[*B, S]``, or probabilities
-                ``[S, A]`` or ``[*B, S, A]``.
-
-        Returns:
-            The induced :class:`MarkovRewardProcess`, batch shape ``[*B]``.
+            policy: integer actions ``[S]`` or ``[*B, S]``, or probabilities ``[S, A]`` or ``[*B, S, A]``.
 
         Raises:
             ValueError: if ``policy`` is of neither form.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from eqr_torchrl.tabular.dirichlet import DirichletPosterior
+from eqr_torchrl.tabular.conjugate import DirichletPosterior, NormalPosterior
 from eqr_torchrl.tabular.mdp import MDP
 from eqr_torchrl.tabular.posterior import ConjugatePosterior
-from eqr_torchrl.tabular.rewards import NormalPosterior
 
 _MOVES = ((0, -1), (0, 1), (1, 0), (-1, 0))  # row and column steps of actions 0..3: left, right, down, up
 
@@ -52,21 +51,19 @@ def nroom_mdp(
     left_prize_ends_episode: bool = False,
     gamma: float = 0.99,
 ) -> MDP:
-    """The grid world of Example 2 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_.
+    """The grid world of Example 2.
 
     Leaving the centre of the right-most room earns 1 and ends the episode; leaving the centre of the left-most room
-    earns 0.1; leaving the start, the centre of the middle room, earns 0.01. Nothing else is rewarded, and a move
-    into a wall stays where it is. Because the prize is paid on leaving, the best way to it, six steps to the right
-    and one anywhere, is worth 0.01 + gamma ** 6 = 0.95148.
+    earns 0.1; leaving the start, the centre of the middle room, earns 0.01. Nothing else is rewarded, and a move into a
+    wall stays where it is.
 
     Args:
         num_rooms: number of rooms side by side, at least 3.
         room_size: rows and columns of a room, an odd number.
         success_probability: how often a move goes in its direction; otherwise it goes in one of the other three
             directions, all equally likely. The paper's study has 1.
-        left_prize_ends_episode: end the episode on leaving the small prize, too. Without it the best policy in the
-            long run goes back and forth over the small prize, which is worth 4.7; the policy of the paper's study was
-            found with it.
+        left_prize_ends_episode: end the episode on leaving the small prize, too, as for the policy of the paper's
+            study. Without it the best policy goes back and forth over the small prize, which is worth 4.7.
         gamma: discount.
 
     Returns:
@@ -79,10 +76,6 @@ def nroom_mdp(
         >>> mdp = nroom_mdp()
         >>> mdp.num_states, mdp.initial_state, mdp.terminal_states
         (78, 38, (77,))
-        >>> from eqr_torchrl.tabular import policy_iteration
-        >>> policy, values = policy_iteration(nroom_mdp(left_prize_ends_episode=True))
-        >>> round(float(values[mdp.initial_state]), 5)
-        0.95148
     """
     if num_rooms < 3:
         raise ValueError(f"num_rooms must be at least 3, got {num_rooms}.")
@@ -119,17 +112,13 @@ def nroom_prior(
     """The prior over MDPs of the paper's grid world, before any data.
 
     Each successor has the Dirichlet concentration ``cells ** -0.5``, walls and neighbourhood being unknown; mean
-    rewards are standard normal, and one observation nearly settles them (its precision is 1e6). Both values are
-    those of the published study, which names only the families.
+    rewards are standard normal, and one observation nearly determines them (its precision is 1e6).
 
     Args:
-        num_rooms: number of rooms side by side.
-        room_size: rows and columns of a room.
+        num_rooms: as for :func:`nroom_mdp`.
+        room_size: as for :func:`nroom_mdp`.
         gamma: discount.
         shared_noise: see :class:`DirichletPosterior`.
-
-    Returns:
-        A prior over the states of :func:`nroom_mdp`.
 
     Examples:
         >>> round(float(nroom_prior().transitions.concentration[0, 0, 0]), 5)

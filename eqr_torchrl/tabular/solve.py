@@ -15,9 +15,7 @@ _TIE_TOLERANCE = 1e-10  # action values closer than this, relative to the larges
 def process_values(process: MarkovRewardProcess) -> Tensor:
     r"""Values of a reward process: the solution of :math:`v = r^\pi + \gamma p^\pi v`.
 
-    Applied to draws from a posterior over MDPs, this gives draws from the posterior over values, which is what
-    epistemic quantile regression approximates (Definition 2 of `Luis et al. (2024)
-    <https://arxiv.org/abs/2308.06590>`_).
+    Applied to draws from a posterior over MDPs, this gives draws from the posterior over values (Definition 2).
 
     Args:
         process: reward processes of batch shape ``[*B]``.
@@ -36,15 +34,9 @@ def process_values(process: MarkovRewardProcess) -> Tensor:
 
 
 def sample_values(
-    posterior: MDPPosterior,
-    policy: Tensor,
-    num_samples: int,
-    *,
-    generator: torch.Generator | None = None,
+    posterior: MDPPosterior, policy: Tensor, num_samples: int, *, generator: torch.Generator | None = None
 ) -> Tensor:
-    r"""Draws from the posterior over values of ``policy``, exact: each solves an MDP drawn from ``posterior``.
-
-    The pushforward :math:`v^\pi_\# \Phi`, Definition 2 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_.
+    r"""Exact draws from the posterior over values of ``policy``, the pushforward :math:`v^\pi_\# \Phi` (Definition 2).
 
     Args:
         posterior: posteriors over MDPs of batch shape ``[*B]``.
@@ -72,9 +64,7 @@ def sample_values(
 
 
 def policy_values(mdp: MDP, policy: Tensor) -> Tensor:
-    r"""Values :math:`v^{\pi,p}(s)` of ``policy``, exact (Eq. 1 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_).
-
-    The same as ``process_values(mdp.under(policy))``, whose arguments and errors these are: shape ``[*B, S]``.
+    r"""Exact values :math:`v^{\pi,p}(s)` of ``policy`` (Eq. 1), as :func:`process_values` of :meth:`MDP.under`.
 
     Examples:
         >>> p = torch.tensor([[[0.0, 1.0], [0.5, 0.5]], [[0.0, 1.0], [0.0, 1.0]]])
