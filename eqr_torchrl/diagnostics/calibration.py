@@ -11,8 +11,8 @@ FloatArray = NDArray[np.float64]
 def probability_integral_transform(quantiles: ArrayLike, truth: ArrayLike) -> FloatArray:
     """Where the truth falls in a predicted distribution: uniform on [0, 1] if the predictions are calibrated.
 
-    The distribution function of N equal-weight atoms, read at the truth; atoms equal to the truth count half. A
-    histogram with a hump in the middle means too wide posteriors, one with horns at 0 and 1 too narrow ones.
+    The distribution function of N equal-weight atoms at the truth; atoms equal to the truth count half. A histogram
+    with a peak in the middle means too wide posteriors, one with peaks at 0 and 1 too narrow ones.
 
     Args:
         quantiles: predicted quantiles in any order, shape ``[..., N]``.
@@ -40,8 +40,8 @@ def central_interval_coverage(quantiles: ArrayLike, truth: ArrayLike, probabilit
     resolved by N quantiles and come out too narrow.
 
     Args:
-        quantiles: predicted quantiles in any order, shape ``[..., N]``.
-        truth: observed values, in the same units, shape ``[...]``.
+        quantiles: as for :func:`probability_integral_transform`.
+        truth: likewise.
         probabilities: nominal probabilities in [0, 1], shape ``[P]``.
 
     Returns:
@@ -65,11 +65,7 @@ def central_interval_coverage(quantiles: ArrayLike, truth: ArrayLike, probabilit
 
 
 def calibration_error(quantiles: ArrayLike, truth: ArrayLike) -> float:
-    """Largest gap between the distribution of the transformed truths and the uniform one (Kolmogorov-Smirnov).
-
-    Args:
-        quantiles: predicted quantiles in any order, shape ``[..., N]``.
-        truth: observed values, in the same units, shape ``[...]``.
+    """Kolmogorov-Smirnov distance of :func:`probability_integral_transform`, whose arguments these are, from uniform.
 
     Returns:
         Distance in [0, 1]: 0 for a calibrated posterior, up to the resolution 1/N and the noise of finite data.

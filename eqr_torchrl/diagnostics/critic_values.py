@@ -27,7 +27,7 @@ def value_quantiles(
         policy: reads ``observation``, writes ``action``.
         observation: states, in units of the environment, shape ``[..., S]``.
         num_actions: actions sampled at each state, whose quantiles are averaged level by level. Defaults to ``None``:
-            the deterministic action, squashed into its bounds (the paper's maps used unsquashed ones).
+            the deterministic action.
         seed: of the sampled actions; the global generators are untouched.
 
     Returns:
@@ -73,10 +73,8 @@ def value_map(
         Mean and standard deviation (unbiased over the quantiles; 0 for a single one), each ``[Y, X]``.
 
     Examples:
-        >>> mean, std = value_map(
-        ...     toy_critic(), toy_actor(), torch.linspace(-1, 1, 6), torch.zeros(4), observation=torch.zeros(3)
-        ... )
-        >>> mean.shape
+        >>> critic, policy, x, y = toy_critic(), toy_actor(), torch.linspace(-1, 1, 6), torch.zeros(4)
+        >>> value_map(critic, policy, x, y, observation=torch.zeros(3))[0].shape
         torch.Size([4, 6])
     """
     base = torch.zeros(2, device=x.device) if observation is None else observation

@@ -28,9 +28,8 @@ def rollout_drift(
     r"""Compares imagined with real trajectories, from the same starts with the same actions.
 
     Each member imagines every trajectory ``num_particles`` times. The spread of particles within a member is aleatoric;
-    the spread of the members' means, less what the finite number of particles contributes, is epistemic. A useful
-    model has an error of about the root of their sum. Imagined rollouts continue where the termination function would
-    end them.
+    the spread of the members' means, less what the finite number of particles contributes, is epistemic. Imagined
+    rollouts continue where the termination function would end them.
 
     Args:
         model_env: the world model as an environment, M members.
@@ -48,7 +47,7 @@ def rollout_drift(
         ValueError: if ``trajectories`` is not of batch size ``[B, T]``, or ``num_particles`` is below 2.
 
     Examples:
-        >>> from eqr_torchrl.envs import ModelBasedEnv, never_terminates
+        >>> from eqr_torchrl.envs import never_terminates
         >>> from eqr_torchrl.world_models import GaussianEnsemble
         >>> model = GaussianEnsemble(3, 1, num_members=5, num_cells=(8,))
         >>> model_env = ModelBasedEnv(model, toy_env(), termination_fn=never_terminates)
@@ -116,15 +115,14 @@ def trajectory_windows(trajectory: TensorDictBase, length: int) -> TensorDictBas
 def trusted_horizon(drift: RolloutDrift) -> int:
     """Steps for which the members can be trusted: until their error reaches the spread of the states themselves.
 
-    A model that predicts the mean of all states, whatever the start, has an error of 1; where the members' error is
-    larger, their rollouts hold no information about where the real ones are.
+    A model that predicts the mean of all states has an error of 1; where the error is larger, rollouts hold no
+    information about the real ones.
 
     Args:
         drift: from :func:`rollout_drift`.
 
     Returns:
-        The largest number of steps at all of which the root mean square error over the members stays below 1; from 0
-        to T.
+        The largest number of steps, 0 to T, at all of which the root mean square error over the members is below 1.
 
     Examples:
         >>> error = torch.tensor([[0.1, 0.3], [0.6, 0.8], [0.9, 1.5], [0.5, 0.5]])

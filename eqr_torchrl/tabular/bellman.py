@@ -117,8 +117,8 @@ def value_distribution_samples(
     r"""Samples of :math:`(T^\pi)^H \delta_0`: the operator applied ``H`` times, without any projection.
 
     Each sample keeps its process and bootstraps from another sample, drawn again in each iteration: the dynamics and
-    the value of the next state are independent. So they are in the MDP unrolled for ``H`` steps with dynamics of its own
-    at each step (Appendix A). In an acyclic MDP with independent rows whose states form layers, this is the true
+    the value of the next state are independent. So they are in the MDP unrolled for ``H`` steps with own dynamics at
+    each step (Appendix A). In an acyclic MDP with independent rows whose states form layers, this is the true
     posterior of values once ``H`` reaches the number of layers.
 
     Args:

@@ -20,7 +20,7 @@ def transitions(n: int = 50) -> TensorDict:
 
 def test_held_out_errors_by_hand():
     data = transitions()
-    errors = held_out_errors(LinearModel(noise=0.2), data, chunk_size=7)
+    errors = held_out_errors(LinearModel(noise=0.2), data)
     s, a = data["observation"], data["action"]
     for member, gain in enumerate(GAINS):
         residual = (0.9 - gain) * s
