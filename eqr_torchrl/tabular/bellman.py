@@ -62,11 +62,7 @@ def value_distribution_backup(atoms: Tensor, processes: MarkovRewardProcess) -> 
 
 
 def value_distribution_iteration(
-    processes: MarkovRewardProcess,
-    *,
-    num_quantiles: int,
-    tolerance: float = 1e-6,
-    max_iterations: int = 10_000,
+    processes: MarkovRewardProcess, *, num_quantiles: int, tolerance: float = 1e-6, max_iterations: int = 10_000
 ) -> Tensor:
     r"""Fixed point of the projected operator :math:`\Pi T^\pi`: where epistemic quantile regression settles.
 

@@ -56,7 +56,7 @@ def epistemic_quantile_regression(
 
     Args:
         posterior: posteriors over MDPs of batch shape ``[*B]``.
-        policy: actions ``[S]`` or ``[*B, S]``, or probabilities ``[S, A]`` or ``[*B, S, A]``.
+        policy: as for :meth:`MDP.under`.
         num_quantiles: number of quantiles, ``N``.
         num_iterations: number of updates.
         step_size: :math:`\alpha`, in units of return.
@@ -79,10 +79,8 @@ def epistemic_quantile_regression(
     Examples:
         >>> from eqr_torchrl.tabular import EmpiricalPosterior, toy_mdp
         >>> posterior = EmpiricalPosterior(toy_mdp(beta=0.0, x=torch.linspace(0.2, 0.4, 101)))
-        >>> estimate = epistemic_quantile_regression(
-        ...     posterior, torch.zeros(4, dtype=torch.long), num_quantiles=2, num_iterations=4000, step_size=0.02,
-        ...     final_step_size=0.001,
-        ... )
+        >>> options = {"num_quantiles": 2, "num_iterations": 4000, "step_size": 0.02, "final_step_size": 0.001}
+        >>> estimate = epistemic_quantile_regression(posterior, torch.zeros(4, dtype=torch.long), **options)
         >>> estimate.quantiles[0].sub(torch.tensor([0.297, 0.495])).abs().max() < 0.02
         tensor(True)
     """

@@ -20,20 +20,18 @@ def select_actions(table: Tensor, policy: Tensor, event_dims: int) -> Tensor:
 
 def validate_policy(policy: Tensor, num_states: int, num_actions: int) -> None:
     """Raises a ValueError unless ``policy`` holds an action, or a distribution over actions, for each state."""
-    if not policy.is_floating_point():
-        if policy.dim() == 0 or policy.shape[-1] != num_states:
-            raise ValueError(f"policy must hold one action per state, {num_states}: got shape {tuple(policy.shape)}.")
-        low, high = int(policy.min()), int(policy.max())
-        if low < 0 or high >= num_actions:
-            raise ValueError(f"policy must hold actions in 0..{num_actions - 1}: got {low}..{high}.")
-    else:
-        if policy.shape[-2:] != (num_states, num_actions):
-            raise ValueError(
-                f"policy must hold an integer per state, or probabilities of shape [..., {num_states}, {num_actions}]: "
-                f"got {policy.dtype} of shape {tuple(policy.shape)}."
-            )
-        if bool((policy < 0).any()) or not torch.allclose(policy.sum(-1), torch.ones_like(policy[..., 0]), atol=1e-6):
-            raise ValueError("policy must hold non-negative probabilities that sum to one over the actions.")
+    stochastic = policy.is_floating_point()
+    expected = (num_states, num_actions) if stochastic else (num_states,)
+    if policy.shape[-len(expected) :] != expected:
+        raise ValueError(
+            f"policy must hold one action per state, {num_states}, or probabilities of shape [..., {num_states}, "
+            f"{num_actions}]: got {policy.dtype} of shape {tuple(policy.shape)}."
+        )
+    low, high = float(policy.min()), float(policy.max())
+    if not stochastic and (low < 0 or high >= num_actions):
+        raise ValueError(f"policy must hold actions in 0..{num_actions - 1}: got {low:g}..{high:g}.")
+    if stochastic and (low < 0 or not torch.allclose(policy.sum(-1), torch.ones_like(policy[..., 0]), atol=1e-6)):
+        raise ValueError("policy must hold non-negative probabilities that sum to one over the actions.")
 
 
 def _validate_gamma(gamma: float) -> None:
@@ -57,9 +55,8 @@ class MarkovRewardProcess:
         ValueError: if the shapes do not fit together or ``gamma`` is not in ``[0, 1)``.
 
     Examples:
-        >>> chain = MarkovRewardProcess(torch.tensor([[0.0, 1.0], [0.0, 1.0]]), torch.tensor([1.0, 0.0]), 0.9, (1,))
-        >>> chain.num_states, chain.batch_shape
-        (2, torch.Size([]))
+        >>> MarkovRewardProcess(torch.tensor([[0.0, 1.0], [0.0, 1.0]]), torch.tensor([1.0, 0.0]), 0.9, (1,)).num_states
+        2
     """
 
     transitions: Tensor
@@ -71,10 +68,8 @@ class MarkovRewardProcess:
         _validate_gamma(self.gamma)
         shape = tuple(self.transitions.shape)
         if len(shape) < 2 or shape[-1] != shape[-2] or tuple(self.rewards.shape) != shape[:-1]:
-            raise ValueError(
-                "transitions must be of shape [*B, S, S] and rewards [*B, S]: "
-                f"got {shape} and {tuple(self.rewards.shape)}."
-            )
+            rewards = tuple(self.rewards.shape)
+            raise ValueError(f"transitions must be [*B, S, S] and rewards [*B, S], got shapes {shape} and {rewards}.")
 
     @property
     def num_states(self) -> int:
@@ -111,8 +106,6 @@ class MDP:
     Examples:
         >>> p = torch.tensor([[[0.0, 1.0], [0.5, 0.5]], [[0.0, 1.0], [0.0, 1.0]]])
         >>> mdp = MDP(p, torch.tensor([[1.0, 2.0], [0.0, 0.0]]), gamma=0.9, terminal_states=(1,))
-        >>> mdp.num_states, mdp.num_actions
-        (2, 2)
         >>> mdp.under(torch.tensor([1, 0])).rewards
         tensor([2., 0.])
     """

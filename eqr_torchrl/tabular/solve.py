@@ -13,15 +13,7 @@ _TIE_TOLERANCE = 1e-10  # action values closer than this, relative to the larges
 
 
 def process_values(process: MarkovRewardProcess) -> Tensor:
-    r"""Values of a reward process: the solution of :math:`v = r^\pi + \gamma p^\pi v`.
-
-    Applied to draws from a posterior over MDPs, this gives draws from the posterior over values (Definition 2).
-
-    Args:
-        process: reward processes of batch shape ``[*B]``.
-
-    Returns:
-        Values, in units of return, shape ``[*B, S]``.
+    r"""Values of reward processes ``[*B]``: the solution of :math:`v = r^\pi + \gamma p^\pi v`, shape ``[*B, S]``.
 
     Examples:
         >>> chain = MarkovRewardProcess(torch.tensor([[0.0, 1.0], [0.0, 1.0]]), torch.tensor([3.0, 1.0]), gamma=0.5)
@@ -40,7 +32,7 @@ def sample_values(
 
     Args:
         posterior: posteriors over MDPs of batch shape ``[*B]``.
-        policy: actions ``[S]`` or ``[*B, S]``, or probabilities ``[S, A]`` or ``[*B, S, A]``.
+        policy: as for :meth:`MDP.under`.
         num_samples: number of draws, ``Q``.
         generator: random generator on the device of the posterior.
 
