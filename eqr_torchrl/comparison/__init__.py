@@ -11,7 +11,6 @@ try:
 except ImportError as error:
     raise ImportError("eqr_torchrl.comparison needs pandas: pip install 'eqr_torchrl[compare]'.") from error
 
-from eqr_torchrl.comparison.aggregates import aggregate_table, improvement_table
 from eqr_torchrl.comparison.curves import PAPER_SMOOTHING, label, learning_curves, mean_curves
 from eqr_torchrl.comparison.metrics import (
     Interval,
@@ -31,7 +30,13 @@ from eqr_torchrl.comparison.plots import (
 )
 from eqr_torchrl.comparison.published import find_published, published_scores
 from eqr_torchrl.comparison.reading import read_runs
-from eqr_torchrl.comparison.scores import normalised_scores, run_scores, score_table
+from eqr_torchrl.comparison.scores import (
+    aggregate_table,
+    improvement_table,
+    normalised_scores,
+    run_scores,
+    score_table,
+)
 
 __all__ = [
     "PAPER_SMOOTHING",

@@ -47,7 +47,8 @@ def read_runs(sources: str | Path | Sequence[str | Path], *, columns: Mapping[st
     """
     tables, seen = [], set()
     for source in [sources] if isinstance(sources, str | Path) else sources:
-        name, path = _split_name(source)
+        name, separator, path = str(source).partition("=")
+        name, path = (name, Path(path)) if separator and not Path(source).exists() else ("", Path(source))
         files = sorted(path.rglob(FILE_NAME)) if path.is_dir() else [path]
         if not files:
             raise ValueError(f"sources must hold {FILE_NAME}: found none under {path}.")
@@ -63,19 +64,13 @@ def read_runs(sources: str | Path | Sequence[str | Path], *, columns: Mapping[st
     if not tables:
         raise ValueError(f"sources must hold at least one evaluation, got none in {len(seen)} files.")
     runs = pd.concat(tables, ignore_index=True)
-    for run, files in runs.groupby(RUN)["file"].unique().items():
+    for (*group, seed), files in runs.groupby(RUN)["file"].unique().items():
         if len(files) > 1:
-            *group, seed = run
             raise ValueError(
                 f"sources must hold each run once: {'/'.join(filter(None, group))} with seed {seed} is in {files[0]} "
                 f"and {files[1]}; label one with NAME=PATH, or leave it out."
             )
     return runs
-
-
-def _split_name(source: str | Path) -> tuple[str, Path]:
-    name, separator, path = str(source).partition("=")
-    return (name, Path(path)) if separator and not Path(source).exists() else ("", Path(source))
 
 
 def _read_file(file: Path, columns: Mapping[str, str]) -> pd.DataFrame:

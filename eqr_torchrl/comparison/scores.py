@@ -1,10 +1,11 @@
-"""Algorithms side by side: scores at the step where they can be compared, raw and on a common scale."""
+"""Tables of scores: of each run at the step where runs can be compared, of each task, and over tasks."""
 
 # pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
 # The annotations of pandas are wider than what these calls take and return.
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Mapping
 
@@ -13,10 +14,26 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from eqr_torchrl.comparison.curves import label
+from eqr_torchrl.comparison.metrics import (
+    Scores,
+    interquartile_mean,
+    mean_score,
+    median_score,
+    optimality_gap,
+    probability_of_improvement,
+    stratified_bootstrap,
+)
 from eqr_torchrl.comparison.reading import GROUP, RUN
 
 DMC_RETURNS = (0.0, 1000.0)
 """Lowest and highest return of every DeepMind Control task: 1,000 steps of rewards in [0, 1]."""
+
+METRICS = {
+    "interquartile mean": interquartile_mean,
+    "mean": mean_score,
+    "median over tasks": median_score,
+    "optimality gap": optimality_gap,
+}
 
 
 def run_scores(curves: pd.DataFrame, *, env_steps: int | None = None) -> pd.DataFrame:
@@ -119,3 +136,52 @@ def normalised_scores(
         low, high = ranges[env]
         normalised.setdefault(name, {})[env] = (runs.to_numpy(float) - low) / (high - low)
     return normalised
+
+
+def aggregate_table(scores: Mapping[str, Scores], *, num_resamples: int = 2000) -> pd.DataFrame:
+    """Interquartile mean, mean, median over tasks, and optimality gap of each algorithm.
+
+    Args:
+        scores: from :func:`normalised_scores`.
+        num_resamples: of each 95 % interval (:func:`stratified_bootstrap`).
+
+    Returns:
+        Four rows for each algorithm: ``algorithm``, ``metric``, ``num_tasks``, ``num_runs``, ``estimate``, ``low``,
+        ``high``.
+
+    Examples:
+        >>> table = aggregate_table({"sac": {"reach": [0.25, 0.25]}})
+        >>> table[["metric", "estimate"]].values.tolist()[0]
+        ['interquartile mean', 0.25]
+    """
+    rows = []
+    for (name, tasks), (metric, function) in itertools.product(scores.items(), METRICS.items()):
+        num_runs = sum(np.size(runs) for runs in tasks.values())
+        interval = stratified_bootstrap(function, tasks, num_resamples=num_resamples)
+        rows.append((name, metric, len(tasks), num_runs, *map(float, interval)))
+    columns = ["algorithm", "metric", "num_tasks", "num_runs", "estimate", "low", "high"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def improvement_table(scores: Mapping[str, Scores], *, num_resamples: int = 2000) -> pd.DataFrame:
+    """Probability that a run of an algorithm beats one of another on a random task, for every ordered pair.
+
+    Args:
+        scores: from :func:`normalised_scores`; the scale does not matter here.
+        num_resamples: as for :func:`aggregate_table`.
+
+    Returns:
+        One row for each pair: ``algorithm``, ``baseline``, ``probability``, ``low``, ``high``.
+
+    Examples:
+        >>> improvement_table({"a": {"reach": [2.0, 3.0]}, "b": {"reach": [0.0, 1.0]}}).values.tolist()[0][:3]
+        ['a', 'b', 1.0]
+    """
+    rows = []
+    for name, other in itertools.permutations(scores, 2):
+        interval = stratified_bootstrap(
+            probability_of_improvement, scores[name], scores[other], num_resamples=num_resamples
+        )
+        rows.append((name, other, *map(float, interval)))
+    columns = ["algorithm", "baseline", "probability", "low", "high"]
+    return pd.DataFrame(rows, columns=columns)

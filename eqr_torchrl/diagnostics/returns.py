@@ -76,17 +76,17 @@ def sample_episodes(
         for _ in range(num_episodes):
             start = env.reset() if reset_fn is None else reset_fn(env)
             episode = env.rollout(max_steps, policy, auto_cast_to_device=True, auto_reset=False, tensordict=start)
-            reward = episode["next", "reward"].squeeze(-1).double()  # [T]
+            reward = episode["next", "reward"].squeeze(-1).to(torch.float64, copy=True)  # [T]
             if alpha:  # the entropy of an action belongs to the state before
                 reward[:-1] -= gamma * alpha * _log_prob(policy, episode)[1:].to(reward)
             values = [torch.zeros_like(reward[0])]
             for r in reward.flip(0):
                 values.append(r + gamma * values[-1])
-            steps_left = torch.arange(len(reward), 0, -1, device=reward.device)
+            steps_left = torch.arange(len(reward), 0, -1).to(reward)
             cut = ~episode["next", "terminated"][-1]
             transitions.append(episode)
             returns.append(torch.stack(values[:0:-1]).float())
-            tail_weights.append(cut * gamma**steps_left)
+            tail_weights.append((cut * gamma**steps_left).float())
     return Episodes(transitions, returns, tail_weights)
 
 
