@@ -23,18 +23,15 @@ class Interval(NamedTuple):
 
 
 def interquartile_mean(scores: Scores) -> FloatArray:
-    """Mean of the middle half of all runs of all tasks: as robust as a median, far less noisy.
+    """Mean of the middle half of all runs of all tasks, shape ``[...]``: as robust as a median, far less noisy.
 
     Sec. 4.3 of Agarwal et al. (2021): a quarter of the pooled runs, rounded down, is dropped at each end.
 
     Args:
         scores: task to the normalised scores of its runs, ``[..., R]``; tasks may have different numbers of runs.
 
-    Returns:
-        The aggregate, shape ``[...]``, in units of score.
-
     Raises:
-        ValueError: if there are no tasks, a task has no runs, or a score is not finite. So do all functions here.
+        ValueError: if there are no tasks, a task has no runs, or a score is not finite, as in all functions here.
 
     Examples:
         >>> float(interquartile_mean({"reach": [0.0, 0.4], "run": [0.6, 9.0]}))
@@ -82,10 +79,7 @@ def performance_profile(scores: Scores, thresholds: ArrayLike) -> FloatArray:
 
     Args:
         scores: as for :func:`interquartile_mean`.
-        thresholds: scores, shape ``[P]``.
-
-    Returns:
-        Shares in [0, 1], shape ``[..., P]``.
+        thresholds: scores, shape ``[P]``; the result is ``[..., P]``.
 
     Examples:
         >>> performance_profile({"reach": [0.2, 0.4], "run": [0.4, 0.9]}, [0.0, 0.4, 1.0]).tolist()
@@ -98,14 +92,11 @@ def performance_profile(scores: Scores, thresholds: ArrayLike) -> FloatArray:
 def probability_of_improvement(scores: Scores, baseline: Scores) -> FloatArray:
     """Probability that a run of one algorithm beats a run of the other on a random task; ties count half.
 
-    The Mann-Whitney statistic of each task, averaged over tasks (Sec. 4.3 of Agarwal et al. (2021)).
+    The Mann-Whitney statistic of each task, averaged over tasks (Sec. 4.3 of Agarwal et al. (2021)), shape ``[...]``.
 
     Args:
         scores: task to ``[..., R]``.
         baseline: the same tasks to ``[..., R']``.
-
-    Returns:
-        Probability, shape ``[...]``; 0.5 for equal algorithms.
 
     Raises:
         ValueError: if the two do not hold the same tasks.
@@ -139,9 +130,6 @@ def stratified_bootstrap(
         num_resamples: bootstrap samples.
         confidence: share of bootstrap samples inside the interval, in (0, 1).
         seed: of the resampling.
-
-    Returns:
-        The metric of ``scores`` themselves and the bounds of its interval.
 
     Raises:
         ValueError: if ``num_resamples`` is not positive or ``confidence`` is outside (0, 1).

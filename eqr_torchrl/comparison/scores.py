@@ -83,10 +83,7 @@ def run_scores(curves: pd.DataFrame, *, env_steps: int | None = None) -> pd.Data
 
 
 def score_table(scores: pd.DataFrame) -> pd.DataFrame:
-    """Mean and standard error over seeds of each task, algorithm and utility.
-
-    Args:
-        scores: from :func:`run_scores`.
+    """Mean and standard error over seeds of the scores of :func:`run_scores`.
 
     Returns:
         One row per group: ``env``, ``algorithm``, ``utility``, ``env_steps``, ``num_seeds``, ``mean``, ``sem`` (NaN for

@@ -19,7 +19,7 @@ def probability_integral_transform(quantiles: ArrayLike, truth: ArrayLike) -> Fl
         truth: observed values, in the same units, shape ``[...]``.
 
     Returns:
-        Values in [0, 1], multiples of 1/2N, shape ``[...]``.
+        Values in [0, 1], shape ``[...]``.
 
     Raises:
         ValueError: if the shapes do not fit.
@@ -33,7 +33,7 @@ def probability_integral_transform(quantiles: ArrayLike, truth: ArrayLike) -> Fl
 
 
 def central_interval_coverage(quantiles: ArrayLike, truth: ArrayLike, probabilities: ArrayLike) -> FloatArray:
-    """Share of truths inside the central interval of each nominal probability; equal to it if calibrated.
+    """Share of truths inside central intervals, shape ``[P]``: equal to the nominal probabilities if calibrated.
 
     The interval of probability p lies between levels (1-p)/2 and (1+p)/2 of the quantile function, which is linear
     between the midpoint levels (2i-1)/2N and flat beyond the outermost: intervals wider than p = 1 - 1/N are not
@@ -41,11 +41,8 @@ def central_interval_coverage(quantiles: ArrayLike, truth: ArrayLike, probabilit
 
     Args:
         quantiles: as for :func:`probability_integral_transform`.
-        truth: likewise.
+        truth: as for :func:`probability_integral_transform`.
         probabilities: nominal probabilities in [0, 1], shape ``[P]``.
-
-    Returns:
-        Empirical coverage, shape ``[P]``.
 
     Raises:
         ValueError: if the shapes do not fit or a probability is outside [0, 1].

@@ -20,7 +20,7 @@ def value_quantiles(
     num_actions: int | None = None,
     seed: int = 0,
 ) -> Tensor:
-    """Quantiles of a critic's value posterior at given states under a policy.
+    """Quantiles of a critic's value posterior at given states under a policy, in units of return, shape ``[..., N]``.
 
     Args:
         critic: reads ``observation`` and ``action``, writes ``state_action_value``, shape ``[..., N]``.
@@ -29,9 +29,6 @@ def value_quantiles(
         num_actions: actions sampled at each state, whose quantiles are averaged level by level. Defaults to ``None``:
             the deterministic action.
         seed: of the sampled actions; the global generators are untouched.
-
-    Returns:
-        Quantiles in units of return, as the critic orders them, shape ``[..., N]``.
 
     Raises:
         ValueError: if ``num_actions`` is not positive.

@@ -13,6 +13,8 @@ from eqr_torchrl.evaluation import device_of, evaluation_mode
 from eqr_torchrl.functional import gaussian_nll
 from eqr_torchrl.world_models import WorldModel
 
+_CHUNK = 4096  # transitions predicted at once
+
 
 class ModelErrors(NamedTuple):
     """Errors of each member on data that it was not fitted to; see :func:`held_out_errors`."""
@@ -59,9 +61,12 @@ def held_out_errors(world_model: WorldModel, data: TensorDictBase) -> ModelError
         raise ValueError(f"data must be finite, got {int((~torch.isfinite(target)).sum())} entries that are not.")
 
     device = device_of(world_model) or target.device
+    predictions = []
     with evaluation_mode(world_model):
-        inputs = (data[key].to(device).expand(world_model.num_members, -1, -1) for key in ("observation", "action"))
-        loc, scale = world_model(*inputs)  # [M, n, D]
+        for part in data.split(_CHUNK):
+            inputs = (part[key].to(device).expand(world_model.num_members, -1, -1) for key in ("observation", "action"))
+            predictions.append(world_model(*inputs))
+    loc, scale = (torch.cat(parts, 1) for parts in zip(*predictions, strict=True))  # [M, n, D]
     target = target.to(loc)
     squared = (loc - target).square()
     mse = squared.mean(1)

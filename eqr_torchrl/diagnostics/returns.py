@@ -140,8 +140,7 @@ def member_returns(
     Examples:
         >>> from eqr_torchrl.envs import never_terminates
         >>> from eqr_torchrl.world_models import GaussianEnsemble
-        >>> model = GaussianEnsemble(3, 1, num_members=5, num_cells=(8,))
-        >>> model_env = ModelBasedEnv(model, toy_env(), termination_fn=never_terminates)
+        >>> model_env = ModelBasedEnv(GaussianEnsemble(3, 1, num_members=5), toy_env(), termination_fn=never_terminates)
         >>> member_returns(model_env, toy_actor(), torch.zeros(4, 3), horizon=3, gamma=0.9).returns.shape
         torch.Size([4, 5, 10])
     """

@@ -81,8 +81,7 @@ def value_spread(
     Examples:
         >>> from eqr_torchrl.envs import never_terminates
         >>> from eqr_torchrl.world_models import GaussianEnsemble
-        >>> model = GaussianEnsemble(3, 1, num_members=5, num_cells=(8,))
-        >>> model_env = ModelBasedEnv(model, toy_env(), termination_fn=never_terminates)
+        >>> model_env = ModelBasedEnv(GaussianEnsemble(3, 1, num_members=5), toy_env(), termination_fn=never_terminates)
         >>> states = torch.zeros(4, 3)
         >>> round(value_spread(model_env, toy_actor(), toy_critic(), states, horizon=3, gamma=0.9).left_out, 3)
         0.729

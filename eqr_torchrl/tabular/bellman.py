@@ -12,17 +12,14 @@ from eqr_torchrl.tabular.mdp import MarkovRewardProcess
 
 
 def bellman_targets(atoms: Tensor, process: MarkovRewardProcess) -> Tensor:
-    r"""Targets :math:`r^\pi(s) + \gamma \sum_{s'} p^\pi(s'|s)\, q_j(s')`, atom by atom.
+    r"""Targets :math:`r^\pi(s) + \gamma \sum_{s'} p^\pi(s'|s)\, q_j(s')`, atom by atom; zero in terminal states.
 
     The bootstrap of Eq. 7: noise of the dynamics is averaged out; the index ``j`` says which values of different states
     belong together.
 
     Args:
-        atoms: values, in units of return, shape ``[*B, S, N]``.
+        atoms: values, in units of return, shape ``[*B, S, N]``, which is that of the targets, too.
         process: reward processes whose batch shape broadcasts with ``[*B]``.
-
-    Returns:
-        Targets, in units of return, shape ``[*B, S, N]`` after broadcasting; zero in terminal states.
 
     Examples:
         >>> chain = MarkovRewardProcess(torch.tensor([[0.0, 1.0], [0.0, 1.0]]), torch.tensor([1.0, 0.0]), 0.5, (1,))
@@ -46,10 +43,7 @@ def value_distribution_backup(atoms: Tensor, processes: MarkovRewardProcess) -> 
     Args:
         atoms: ``J`` joint samples of the values of all states, in units of return, shape ``[*B, S, J]``. Sorted in
             each state they describe values that rise and fall together, as epistemic quantile regression assumes.
-        processes: ``Q`` equally likely reward processes, batch shape ``[Q, *B]``.
-
-    Returns:
-        Atoms of the result, in units of return, shape ``[*B, S, Q * J]``.
+        processes: ``Q`` equally likely reward processes, batch shape ``[Q, *B]``. The result is ``[*B, S, Q * J]``.
 
     Examples:
         >>> p, r = torch.tensor([[0.0, 1.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.0], [2.0, 0.0]])

@@ -33,11 +33,8 @@ def sample_values(
     Args:
         posterior: posteriors over MDPs of batch shape ``[*B]``.
         policy: as for :meth:`MDP.under`.
-        num_samples: number of draws, ``Q``.
+        num_samples: number of draws, ``Q``. The result is in units of return, shape ``[Q, *B, S]``.
         generator: random generator on the device of the posterior.
-
-    Returns:
-        Values, in units of return, shape ``[Q, *B, S]``.
 
     Raises:
         ValueError: if ``num_samples`` is not positive or ``policy`` does not fit.

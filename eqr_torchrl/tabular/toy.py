@@ -26,11 +26,8 @@ def toy_mdp(beta: float | Tensor, x: float | Tensor, *, gamma: float = 0.99) -> 
 
     Args:
         beta: probability of the cycle; with 0 the MDP is acyclic.
-        x: the uncertain transition probability.
+        x: the uncertain transition probability. Its shape, broadcast with that of ``beta``, is the batch shape.
         gamma: discount.
-
-    Returns:
-        MDPs in float64 whose batch shape is that of ``beta`` and ``x`` after broadcasting.
 
     Raises:
         ValueError: if ``beta`` or ``x`` is no probability.
