@@ -58,7 +58,7 @@ def value_distribution_backup(atoms: Tensor, processes: MarkovRewardProcess) -> 
 def value_distribution_iteration(
     processes: MarkovRewardProcess, *, num_quantiles: int, tolerance: float = 1e-6, max_iterations: int = 10_000
 ) -> Tensor:
-    r"""Fixed point of the projected operator :math:`\Pi T^\pi`: where epistemic quantile regression settles.
+    r"""Fixed point of the projected operator :math:`\Pi T^\pi`: the limit of epistemic quantile regression.
 
     The updates of :func:`epistemic_quantile_regression` vanish on average exactly here: what separates its result from
     this one is noise, what separates this one from the true posterior of values is bias. More quantiles do not remove

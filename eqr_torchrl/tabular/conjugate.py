@@ -58,7 +58,7 @@ class DirichletPosterior:
         shared_noise: bool = False,
         device=None,
     ) -> DirichletPosterior:
-        """A symmetric prior, float64: ``concentration`` for every successor, and terminal states that stay put."""
+        """A symmetric prior, float64: ``concentration`` for every successor, and absorbing terminal states."""
         table = torch.full((num_states, num_actions, num_states), concentration, dtype=torch.float64, device=device)
         for state in terminal_states:
             table[state] = 0.0

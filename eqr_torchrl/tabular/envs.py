@@ -20,7 +20,7 @@ class MDPEnv(EnvBase):
     """Episodes of a finite MDP, many at once.
 
     Keys: ``observation`` and ``action`` are indices, int64 of shape ``[*batch_size]``; ``reward`` is the mean reward
-    of the pair, float32 ``[*batch_size, 1]``; ``terminated`` and ``done`` are raised on arrival in a terminal state.
+    of the pair, float32 ``[*batch_size, 1]``; ``terminated`` and ``done`` become true in a terminal state.
     The environment holds no state between steps, and no time limit.
 
     Args:

@@ -114,7 +114,7 @@ class ConjugatePosterior(MDPPosterior):
 
 
 class EmpiricalPosterior(MDPPosterior):
-    """The uniform distribution over given MDPs, dependent rows and all.
+    """The uniform distribution over given MDPs, whose rows may depend on each other.
 
     Args:
         mdps: batch shape ``[*B, Q]``: ``Q`` equally likely MDPs for each element of the batch.

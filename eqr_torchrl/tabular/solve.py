@@ -71,7 +71,7 @@ def policy_iteration(mdp: MDP, *, max_iterations: int = 100) -> tuple[Tensor, Te
 
     Args:
         mdp: MDPs of batch shape ``[*B]``.
-        max_iterations: bound on the improvement steps; a handful is usual.
+        max_iterations: bound on the improvement steps; usually fewer than ten are needed.
 
     Returns:
         Actions, int64, shape ``[*B, S]``, and their values, in units of return, shape ``[*B, S]``.
