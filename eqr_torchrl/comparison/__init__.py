@@ -1,6 +1,7 @@
 """Comparison of runs over seeds, tasks and algorithms: learning curves, scores, aggregates with intervals, figures.
 
-Built on pandas (extra ``compare``). Nothing else in the package imports this folder.
+Built on pandas (extra ``compare``). Aggregates and their intervals follow Agarwal et al. (2021),
+`arXiv:2108.13264 <https://arxiv.org/abs/2108.13264>`_.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ try:
 except ImportError as error:
     raise ImportError("eqr_torchrl.comparison needs pandas: pip install 'eqr_torchrl[compare]'.") from error
 
-from eqr_torchrl.comparison.aggregates import aggregate_table, improvement_table
 from eqr_torchrl.comparison.curves import PAPER_SMOOTHING, label, learning_curves, mean_curves
 from eqr_torchrl.comparison.metrics import (
     Interval,
@@ -28,14 +28,19 @@ from eqr_torchrl.comparison.plots import (
     plot_learning_curves,
     plot_performance_profiles,
 )
-from eqr_torchrl.comparison.published import PublishedScore, find_published, published_scores
+from eqr_torchrl.comparison.published import find_published, published_scores
 from eqr_torchrl.comparison.reading import read_runs
-from eqr_torchrl.comparison.scores import normalised_scores, run_scores, score_table
+from eqr_torchrl.comparison.scores import (
+    aggregate_table,
+    improvement_table,
+    normalised_scores,
+    run_scores,
+    score_table,
+)
 
 __all__ = [
     "PAPER_SMOOTHING",
     "Interval",
-    "PublishedScore",
     "aggregate_table",
     "find_published",
     "improvement_table",

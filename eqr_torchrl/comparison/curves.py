@@ -18,10 +18,9 @@ def learning_curves(evaluations: pd.DataFrame, *, smoothing: int = 1) -> pd.Data
     """Return of each run at each of its evaluations.
 
     Args:
-        evaluations: from :func:`read_runs`: evaluation episodes with the columns env, algorithm, utility, seed,
-            env_steps and episode_return, in any order. The episodes of one evaluation are averaged.
+        evaluations: from :func:`read_runs`. The episodes of one evaluation are averaged.
         smoothing: evaluations in the trailing moving average of each run; the front is padded with the first value. The
-            paper uses 10 (``PAPER_SMOOTHING``). Defaults to 1: none.
+            paper uses 10 (``PAPER_SMOOTHING``).
 
     Returns:
         One row per evaluation, sorted: ``env``, ``algorithm``, ``utility``, ``seed``, ``env_steps``,
@@ -31,10 +30,9 @@ def learning_curves(evaluations: pd.DataFrame, *, smoothing: int = 1) -> pd.Data
         ValueError: if ``smoothing`` is not positive, or ``evaluations`` lacks a column or has no row.
 
     Examples:
-        >>> import pandas as pd
-        >>> rows = [("reach", "sac", "", "0", step, 10.0 * step) for step in (1, 1, 2)]
-        >>> columns = ["env", "algorithm", "utility", "seed", "env_steps", "episode_return"]
-        >>> learning_curves(pd.DataFrame(rows, columns=columns), smoothing=2)["episode_return"].tolist()
+        >>> run = {"env": "reach", "algorithm": "sac", "utility": "", "seed": "0"}
+        >>> evaluations = pd.DataFrame({**run, "env_steps": [1, 1, 2], "episode_return": [10.0, 10.0, 20.0]})
+        >>> learning_curves(evaluations, smoothing=2)["episode_return"].tolist()
         [10.0, 15.0]
     """
     if smoothing < 1:
@@ -50,25 +48,20 @@ def learning_curves(evaluations: pd.DataFrame, *, smoothing: int = 1) -> pd.Data
 
 
 def mean_curves(curves: pd.DataFrame) -> pd.DataFrame:
-    """Mean and standard error over the seeds of each task, algorithm and utility.
+    """Mean and standard error over seeds of the curves of :func:`learning_curves`.
 
-    A mean is taken only where every run has a value: it begins where the last run begins and ends where the first one
-    ends, so that no step of it is caused by a run that drops out. Between two evaluations a run is interpolated
-    linearly.
-
-    Args:
-        curves: from :func:`learning_curves`.
+    A mean begins where the last run begins and ends where the first one ends, so that no step of it is caused by a run
+    that ends. Between two evaluations a run is interpolated linearly.
 
     Returns:
         One row per step: ``env``, ``algorithm``, ``utility``, ``env_steps``, ``num_seeds``, ``mean``, ``sem`` (NaN for
         a single seed). A group whose runs have no step in common has no rows.
 
     Examples:
-        >>> import pandas as pd
-        >>> rows = [("reach", "sac", "", seed, step, 1.0) for seed in "01" for step in (1, 2 + int(seed))]
-        >>> columns = ["env", "algorithm", "utility", "seed", "env_steps", "episode_return"]
-        >>> mean_curves(pd.DataFrame(rows, columns=columns))["env_steps"].tolist()  # seed 1 is at 3 already
-        [1, 2]
+        >>> runs = {"env": "reach", "algorithm": "sac", "utility": "", "seed": ["0", "0", "1", "1"]}
+        >>> curves = pd.DataFrame({**runs, "env_steps": [1, 2, 1, 3], "episode_return": [1.0, 1.0, 3.0, 5.0]})
+        >>> mean_curves(curves)[["env_steps", "mean"]].values.tolist()  # seed 1 has 4 at step 2
+        [[1.0, 2.0], [2.0, 2.5]]
     """
     tables = []
     for group, runs in curves.groupby(GROUP):

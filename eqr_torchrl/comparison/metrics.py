@@ -23,19 +23,15 @@ class Interval(NamedTuple):
 
 
 def interquartile_mean(scores: Scores) -> FloatArray:
-    """Mean of the middle half of all runs of all tasks: as robust as a median, far less noisy.
+    """Mean of the middle half of all runs of all tasks, shape ``[...]``: as robust as a median, far less noisy.
 
-    Sec. 4.3 of Agarwal et al. (2021), `arXiv:2108.13264 <https://arxiv.org/abs/2108.13264>`_: a quarter of the pooled
-    runs, rounded down, is dropped at each end. Every run weighs the same, whatever its task.
+    Sec. 4.3 of Agarwal et al. (2021): a quarter of the pooled runs, rounded down, is dropped at each end.
 
     Args:
         scores: task to the normalised scores of its runs, ``[..., R]``; tasks may have different numbers of runs.
 
-    Returns:
-        The aggregate, shape ``[...]``, in units of score.
-
     Raises:
-        ValueError: if there are no tasks, a task has no runs, or a score is not finite. So do all functions here.
+        ValueError: if there are no tasks, a task has no runs, or a score is not finite, as in all functions here.
 
     Examples:
         >>> float(interquartile_mean({"reach": [0.0, 0.4], "run": [0.6, 9.0]}))
@@ -59,8 +55,7 @@ def mean_score(scores: Scores) -> FloatArray:
 def median_score(scores: Scores) -> FloatArray:
     """Median over *tasks* of the mean over runs; arguments as for :func:`interquartile_mean`.
 
-    The authors' code took the median over seeds of the mean over tasks instead; the two differ (0.65 against 0.75 for
-    EQR-SAC at 250,000 steps), so these medians are not comparable with published ones.
+    The paper's medians are over seeds of the mean over tasks and not comparable (0.65 against 0.75 for EQR-SAC).
 
     Examples:
         >>> float(median_score({"reach": [0.0, 0.5], "run": [0.75], "swim": [0.9]}))
@@ -70,9 +65,7 @@ def median_score(scores: Scores) -> FloatArray:
 
 
 def optimality_gap(scores: Scores, *, target: float = 1.0) -> FloatArray:
-    """How far runs fall short of ``target`` on average, lower is better; runs beyond it do not make up for others.
-
-    Other arguments and result as for :func:`interquartile_mean`.
+    """How far runs are below ``target`` on average; otherwise as :func:`interquartile_mean`. Lower is better.
 
     Examples:
         >>> float(optimality_gap({"reach": [0.5, 1.0], "run": [3.0, 0.5]}))
@@ -82,16 +75,11 @@ def optimality_gap(scores: Scores, *, target: float = 1.0) -> FloatArray:
 
 
 def performance_profile(scores: Scores, thresholds: ArrayLike) -> FloatArray:
-    """Share of runs that score above each threshold, over all tasks: the whole distribution in one curve.
-
-    Sec. 4.2 of Agarwal et al. (2021), `arXiv:2108.13264 <https://arxiv.org/abs/2108.13264>`_.
+    """Share of the runs of all tasks that score above each threshold (Sec. 4.2 of Agarwal et al. (2021)).
 
     Args:
         scores: as for :func:`interquartile_mean`.
-        thresholds: scores, shape ``[P]``.
-
-    Returns:
-        Shares in [0, 1], shape ``[..., P]``.
+        thresholds: scores, shape ``[P]``; the result is ``[..., P]``.
 
     Examples:
         >>> performance_profile({"reach": [0.2, 0.4], "run": [0.4, 0.9]}, [0.0, 0.4, 1.0]).tolist()
@@ -104,15 +92,11 @@ def performance_profile(scores: Scores, thresholds: ArrayLike) -> FloatArray:
 def probability_of_improvement(scores: Scores, baseline: Scores) -> FloatArray:
     """Probability that a run of one algorithm beats a run of the other on a random task; ties count half.
 
-    The Mann-Whitney statistic of each task, averaged over tasks: Sec. 4.3 of Agarwal et al. (2021),
-    `arXiv:2108.13264 <https://arxiv.org/abs/2108.13264>`_.
+    The Mann-Whitney statistic of each task, averaged over tasks (Sec. 4.3 of Agarwal et al. (2021)), shape ``[...]``.
 
     Args:
         scores: task to ``[..., R]``.
         baseline: the same tasks to ``[..., R']``.
-
-    Returns:
-        Probability, shape ``[...]``; 0.5 for equal algorithms.
 
     Raises:
         ValueError: if the two do not hold the same tasks.
@@ -135,22 +119,17 @@ def stratified_bootstrap(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Interval:
-    """Percentile interval of a metric, resampling the *runs* within each task; tasks are never resampled.
+    """Percentile interval of a metric, resampling the *runs* within each task; tasks are fixed by the benchmark.
 
-    Runs are the random sample; the tasks are fixed by the benchmark (Sec. 4.1 of Agarwal et al. (2021),
-    `arXiv:2108.13264 <https://arxiv.org/abs/2108.13264>`_). The authors' code had the axes swapped and resampled
-    tasks, which is why the paper's intervals are wider than those found here. A task with one run adds no width: its
-    variance is unknown.
+    Sec. 4.1 of Agarwal et al. (2021). The paper's intervals are wider, because its code resampled tasks. A task with
+    one run adds no width: its variance is unknown.
 
     Args:
-        metric: one of the functions of this module, or any that accepts leading dimensions likewise.
+        metric: such as :func:`interquartile_mean`: maps scores of shape ``[..., R]`` to ``[...]``.
         *scores: its arguments, task to ``[R]``.
         num_resamples: bootstrap samples.
         confidence: share of bootstrap samples inside the interval, in (0, 1).
         seed: of the resampling.
-
-    Returns:
-        The metric of ``scores`` themselves and the bounds of its interval.
 
     Raises:
         ValueError: if ``num_resamples`` is not positive or ``confidence`` is outside (0, 1).

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,8 +22,8 @@ from eqr_torchrl.figures import COLOURS, COLUMN_WIDTH, LINES, legend_key, saved_
 def plot_learning_curve(source: str | Path | pd.DataFrame, path: str | Path, *, smoothing: int = 1) -> Path:
     """Draws the returns of one run, or of a few, against environment steps.
 
-    Every evaluation episode is a dot, the mean of each evaluation a line; with several seeds, their mean and standard
-    error.
+    Every evaluation episode is a dot, the mean of each evaluation a line; the rest is as in
+    :func:`plot_learning_curves`.
 
     Args:
         source: a run folder, a CSV file, or the table of :func:`read_runs`.
@@ -34,11 +35,9 @@ def plot_learning_curve(source: str | Path | pd.DataFrame, path: str | Path, *, 
         ImportError: if matplotlib is not installed, as in all functions here.
 
     Examples:
-        >>> import pandas as pd, tempfile
-        >>> rows = [("reach", "sac", "", "0", step, 1.0 * step) for step in (1, 2)]
-        >>> columns = ["env", "algorithm", "utility", "seed", "env_steps", "episode_return"]
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     plot_learning_curve(pd.DataFrame(rows, columns=columns), folder + "/curve.png").name
+        >>> run = {"env": "reach", "algorithm": "sac", "utility": "", "seed": "0"}
+        >>> evaluations = pd.DataFrame({**run, "env_steps": [1, 2], "episode_return": [1.0, 2.0]})
+        >>> plot_learning_curve(evaluations, folder / "curve.png").name
         'curve.png'
     """
     episodes = source if isinstance(source, pd.DataFrame) else read_runs(source)
@@ -57,8 +56,8 @@ def plot_learning_curves(
     """Draws one panel for each task: mean over seeds, a band of one standard error, and the seeds themselves.
 
     Args:
-        curves: from :func:`learning_curves`. The mean ends where the first run ends (:func:`mean_curves`).
-        path: file to write.
+        curves: from :func:`learning_curves`.
+        path: as for :func:`plot_learning_curve`.
         show_seeds: also draw each seed as a thin line.
         published: draw the paper's final score of the same task, algorithm and utility, where there is one, as a
             dashed line of the same colour.
@@ -68,19 +67,16 @@ def plot_learning_curves(
         ValueError: if ``curves`` is empty.
 
     Examples:
-        >>> import pandas as pd, tempfile
-        >>> rows = [("reach", "sac", "", seed, step, 1.0) for seed in "01" for step in (1, 2)]
-        >>> columns = ["env", "algorithm", "utility", "seed", "env_steps", "episode_return"]
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     plot_learning_curves(pd.DataFrame(rows, columns=columns), folder + "/curves.pdf").name
-        'curves.pdf'
+        >>> runs = {"env": "reach", "algorithm": "sac", "utility": "", "seed": ["0", "1"]}
+        >>> plot_learning_curves(pd.DataFrame({**runs, "env_steps": 1, "episode_return": 5.0}), folder / "all.pdf").name
+        'all.pdf'
     """
     if curves.empty:
         raise ValueError("curves must hold at least one row, got none.")
     means = dict(iter(mean_curves(curves).groupby(GROUP)))
     tasks = list(curves["env"].unique())
-    labels = dict.fromkeys(label(*group) for group in curves[GROUP[1:]].drop_duplicates().itertuples(index=False))
-    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(labels)}
+    labels = dict.fromkeys(map(label, curves["algorithm"], curves["utility"]))
+    colours = dict(zip(labels, itertools.cycle(COLOURS)))
     columns = min(len(tasks), 4)
     rows = -(-len(tasks) // columns)
     width = COLUMN_WIDTH if columns == 1 else 2 * COLUMN_WIDTH
@@ -93,9 +89,10 @@ def plot_learning_curves(
         panels = figure.subplots(rows, columns, squeeze=False).ravel()
         for panel in panels[len(tasks) :]:
             panel.remove()
-        panel_of = dict(zip(tasks, panels, strict=False))
+        for task, panel in zip(tasks, panels, strict=False):
+            panel.set_title(task.removeprefix(prefix), fontsize=7 if columns == 4 else 8)
         for (env, algorithm, utility), runs in curves.groupby(GROUP):
-            panel, colour = panel_of[env], colours[label(algorithm, utility)]
+            panel, colour = panels[tasks.index(env)], colours[label(algorithm, utility)]
             if episodes is not None:
                 mine = episodes[(episodes[GROUP] == [env, algorithm, utility]).all(axis=1)]
                 panel.plot(mine["env_steps"] / unit, mine["episode_return"], "o", color=colour,
@@ -112,8 +109,6 @@ def plot_learning_curves(
             if score is not None:
                 panel.axhline(score.mean, color=colour, linestyle="--", linewidth=0.8)
                 reference_steps.add(score.env_steps)
-        for task, panel in panel_of.items():
-            panel.set_title(task.removeprefix(prefix), fontsize=7 if columns == 4 else 8)
         xlabel, ylabel = "environment steps" + (" (thousands)" if unit == 1000 else ""), "return (undiscounted)"
         if len(tasks) == 1:
             panels[0].set(xlabel=xlabel, ylabel=ylabel)
@@ -132,15 +127,13 @@ def plot_performance_profiles(
     """Draws the share of runs above each score, with a band of 95 % from resampling runs within tasks.
 
     Args:
-        scores: algorithm to task to scores of its runs, from :func:`normalised_scores`.
-        path: file to write.
+        scores: from :func:`normalised_scores`.
+        path: as for :func:`plot_learning_curve`.
         xlabel: name and unit of the score.
         num_resamples: bootstrap samples.
 
     Examples:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     plot_performance_profiles({"sac": {"reach": [0.1, 0.5]}}, folder + "/profile.png").name
+        >>> plot_performance_profiles({"sac": {"reach": [0.1, 0.5]}}, folder / "profile.png").name
         'profile.png'
     """
     everything = np.concatenate([to_array(runs) for tasks in scores.values() for runs in tasks.values()])
@@ -164,18 +157,15 @@ def plot_aggregates(table: pd.DataFrame, path: str | Path, *, xlabel: str = "nor
 
     Args:
         table: from :func:`aggregate_table`.
-        path: file to write.
+        path: as for :func:`plot_learning_curve`.
         xlabel: name and unit of the score.
 
     Raises:
         ValueError: if ``table`` is empty.
 
     Examples:
-        >>> import tempfile
         >>> from eqr_torchrl.comparison import aggregate_table
-        >>> table = aggregate_table({"sac": {"reach": [0.2, 0.4]}})
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     plot_aggregates(table, folder + "/aggregates.png").name
+        >>> plot_aggregates(aggregate_table({"sac": {"reach": [0.2, 0.4]}}), folder / "aggregates.png").name
         'aggregates.png'
     """
     if table.empty:

@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from importlib.resources import files
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 
-class PublishedScore(NamedTuple):
-    """One cell of the table: undiscounted return after ``env_steps`` steps, mean and standard error over seeds."""
-
-    env: str
-    algorithm: str
-    utility: str
-    env_steps: int
-    num_seeds: int
-    mean: float
-    sem: float
-    note: str
-
-
-@lru_cache(maxsize=1)
-def published_scores() -> tuple[PublishedScore, ...]:
+def published_scores() -> pd.DataFrame:
     """Final scores of Luis et al. (2024), 16 DeepMind Control tasks, 7 pairs of algorithm and utility.
 
     Source: the appendix table "Scores in DMC benchmark after 250 episodes" of
@@ -34,27 +19,23 @@ def published_scores() -> tuple[PublishedScore, ...]:
     and the utility is empty for algorithms with scalar critics.
 
     Returns:
-        The 112 cells, with ``mean`` and ``sem`` in units of return (0 to 1000 on every task).
+        One row for each of the 112 cells: ``env``, ``algorithm``, ``utility``, ``env_steps``, ``num_seeds``, ``mean``
+        and ``sem`` over seeds in units of return (0 to 1000 on every task), and ``note``.
 
     Examples:
-        >>> [s.mean for s in published_scores() if s.env == "dmc/cheetah-run" and s.algorithm == "eqr_sac"]
+        >>> published_scores().query("env == 'dmc/cheetah-run' and algorithm == 'eqr_sac'")["mean"].tolist()
         [854.0, 820.0]
     """
-    with files("eqr_torchrl.comparison").joinpath("published_scores.csv").open(encoding="utf-8") as file:
-        table = pd.read_csv(file, comment="#", keep_default_na=False)
-    return tuple(PublishedScore(*row) for row in table[list(PublishedScore._fields)].itertuples(index=False))
+    return pd.read_csv(Path(__file__).with_name("published_scores.csv"), comment="#", keep_default_na=False)
 
 
-def find_published(env: str, algorithm: str, utility: str) -> PublishedScore | None:
-    """The published score to compare a run with, or ``None``.
+def find_published(env: str, algorithm: str, utility: str) -> Any:
+    """The published score to compare a run with: a row of :func:`published_scores` as a named tuple, or ``None``.
 
     Args:
         env: task, such as ``dmc/cheetah-run``.
-        algorithm: name as in the table: ``sac``, ``mbpo``, ``qr_mbpo``, ``qu_sac``, ``eqr_sac``.
+        algorithm: ``sac``, ``mbpo``, ``qr_mbpo``, ``qu_sac`` or ``eqr_sac``; the paper reports no other.
         utility: ``mean`` or ``optimistic``; ignored for algorithms with scalar critics, which have none.
-
-    Returns:
-        The cell of the table; ``None`` if the paper does not report it.
 
     Examples:
         >>> find_published("dmc/reacher-easy", "mbpo", "").mean
@@ -62,7 +43,6 @@ def find_published(env: str, algorithm: str, utility: str) -> PublishedScore | N
         >>> find_published("dmc/cheetah-run", "eqr_sac", "cvar") is None
         True
     """
-    for score in published_scores():
-        if (score.env, score.algorithm) == (env, algorithm) and score.utility in ("", utility):
-            return score
-    return None
+    table = published_scores()
+    mine = (table["env"] == env) & (table["algorithm"] == algorithm) & table["utility"].isin(["", utility])
+    return next(table[mine].itertuples(index=False), None)

@@ -23,8 +23,8 @@ def read_runs(sources: str | Path | Sequence[str | Path], *, columns: Mapping[st
     r"""Reads all evaluation episodes of run folders, folders of run folders, and CSV files.
 
     A CSV file has the columns env, algorithm, utility, seed, env_steps and episode_return; other columns are ignored,
-    ``utility`` may be missing, and lines that start with ``#`` are comments. Its last row is left out with a warning if
-    no line break follows, because such a file may have been cut off inside a number.
+    ``utility`` may be missing, and lines that start with ``#`` are comments. A last row without a line break, which may
+    be cut off inside a number, is left out with a warning, and so is a file without evaluations.
 
     Args:
         sources: one path or several. A folder stands for every ``evaluations.csv`` in it, however deep. ``NAME=PATH``
@@ -33,23 +33,22 @@ def read_runs(sources: str | Path | Sequence[str | Path], *, columns: Mapping[st
 
     Returns:
         One row per episode: ``env``, ``algorithm``, ``utility``, ``seed`` (text), ``env_steps`` (int),
-        ``episode_return`` (in units of reward) and ``file``. Files without evaluations are left out with a warning.
+        ``episode_return`` (in units of reward) and ``file``.
 
     Raises:
         ValueError: if a path holds no evaluations, a file is not UTF-8 text, a column is missing, a row has another
             number of cells than the header, a number is not finite, or two files hold the same run.
 
     Examples:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     text = "env,algorithm,seed,env_steps,episode_return\nreach,sac,0,1000,5.0\n"
-        ...     _ = Path(folder, "evaluations.csv").write_text(text)
-        ...     read_runs(f"mine={folder}")[["algorithm", "episode_return"]].values.tolist()
+        >>> text = "env,algorithm,seed,env_steps,episode_return\nreach,sac,0,1000,5.0\n"
+        >>> size = Path(folder, "results.csv").write_text(text)
+        >>> read_runs(f"mine={folder}/results.csv")[["algorithm", "episode_return"]].values.tolist()
         [['mine', 5.0]]
     """
     tables, seen = [], set()
     for source in [sources] if isinstance(sources, str | Path) else sources:
-        name, path = _split_name(source)
+        name, separator, path = str(source).partition("=")
+        name, path = (name, Path(path)) if separator and not Path(source).exists() else ("", Path(source))
         files = sorted(path.rglob(FILE_NAME)) if path.is_dir() else [path]
         if not files:
             raise ValueError(f"sources must hold {FILE_NAME}: found none under {path}.")
@@ -65,19 +64,13 @@ def read_runs(sources: str | Path | Sequence[str | Path], *, columns: Mapping[st
     if not tables:
         raise ValueError(f"sources must hold at least one evaluation, got none in {len(seen)} files.")
     runs = pd.concat(tables, ignore_index=True)
-    for run, files in runs.groupby(RUN)["file"].unique().items():
+    for (*group, seed), files in runs.groupby(RUN)["file"].unique().items():
         if len(files) > 1:
-            *group, seed = run
             raise ValueError(
                 f"sources must hold each run once: {'/'.join(filter(None, group))} with seed {seed} is in {files[0]} "
                 f"and {files[1]}; label one with NAME=PATH, or leave it out."
             )
     return runs
-
-
-def _split_name(source: str | Path) -> tuple[str, Path]:
-    name, separator, path = str(source).partition("=")
-    return (name, Path(path)) if separator and not Path(source).exists() else ("", Path(source))
 
 
 def _read_file(file: Path, columns: Mapping[str, str]) -> pd.DataFrame:

@@ -11,15 +11,15 @@ FloatArray = NDArray[np.float64]
 def probability_integral_transform(quantiles: ArrayLike, truth: ArrayLike) -> FloatArray:
     """Where the truth falls in a predicted distribution: uniform on [0, 1] if the predictions are calibrated.
 
-    The distribution function of N equal-weight atoms, read at the truth; atoms equal to the truth count half. A
-    histogram with a hump in the middle means too wide posteriors, one with horns at 0 and 1 too narrow ones.
+    The distribution function of N equal-weight atoms at the truth; atoms equal to the truth count half. A histogram
+    with a peak in the middle means too wide posteriors, one with peaks at 0 and 1 too narrow ones.
 
     Args:
         quantiles: predicted quantiles in any order, shape ``[..., N]``.
         truth: observed values, in the same units, shape ``[...]``.
 
     Returns:
-        Values in [0, 1], multiples of 1/2N, shape ``[...]``.
+        Values in [0, 1], shape ``[...]``.
 
     Raises:
         ValueError: if the shapes do not fit.
@@ -33,19 +33,16 @@ def probability_integral_transform(quantiles: ArrayLike, truth: ArrayLike) -> Fl
 
 
 def central_interval_coverage(quantiles: ArrayLike, truth: ArrayLike, probabilities: ArrayLike) -> FloatArray:
-    """Share of truths inside the central interval of each nominal probability; equal to it if calibrated.
+    """Share of truths inside central intervals, shape ``[P]``: equal to the nominal probabilities if calibrated.
 
     The interval of probability p lies between levels (1-p)/2 and (1+p)/2 of the quantile function, which is linear
     between the midpoint levels (2i-1)/2N and flat beyond the outermost: intervals wider than p = 1 - 1/N are not
     resolved by N quantiles and come out too narrow.
 
     Args:
-        quantiles: predicted quantiles in any order, shape ``[..., N]``.
-        truth: observed values, in the same units, shape ``[...]``.
+        quantiles: as for :func:`probability_integral_transform`.
+        truth: as for :func:`probability_integral_transform`.
         probabilities: nominal probabilities in [0, 1], shape ``[P]``.
-
-    Returns:
-        Empirical coverage, shape ``[P]``.
 
     Raises:
         ValueError: if the shapes do not fit or a probability is outside [0, 1].
@@ -65,11 +62,7 @@ def central_interval_coverage(quantiles: ArrayLike, truth: ArrayLike, probabilit
 
 
 def calibration_error(quantiles: ArrayLike, truth: ArrayLike) -> float:
-    """Largest gap between the distribution of the transformed truths and the uniform one (Kolmogorov-Smirnov).
-
-    Args:
-        quantiles: predicted quantiles in any order, shape ``[..., N]``.
-        truth: observed values, in the same units, shape ``[...]``.
+    """Kolmogorov-Smirnov distance of :func:`probability_integral_transform`, whose arguments these are, from uniform.
 
     Returns:
         Distance in [0, 1]: 0 for a calibrated posterior, up to the resolution 1/N and the noise of finite data.

@@ -20,18 +20,15 @@ def value_quantiles(
     num_actions: int | None = None,
     seed: int = 0,
 ) -> Tensor:
-    """Quantiles of a critic's value posterior at given states under a policy.
+    """Quantiles of a critic's value posterior at given states under a policy, in units of return, shape ``[..., N]``.
 
     Args:
         critic: reads ``observation`` and ``action``, writes ``state_action_value``, shape ``[..., N]``.
         policy: reads ``observation``, writes ``action``.
         observation: states, in units of the environment, shape ``[..., S]``.
         num_actions: actions sampled at each state, whose quantiles are averaged level by level. Defaults to ``None``:
-            the deterministic action, squashed into its bounds (the paper's maps used unsquashed ones).
+            the deterministic action.
         seed: of the sampled actions; the global generators are untouched.
-
-    Returns:
-        Quantiles in units of return, as the critic orders them, shape ``[..., N]``.
 
     Raises:
         ValueError: if ``num_actions`` is not positive.
@@ -73,10 +70,8 @@ def value_map(
         Mean and standard deviation (unbiased over the quantiles; 0 for a single one), each ``[Y, X]``.
 
     Examples:
-        >>> mean, std = value_map(
-        ...     toy_critic(), toy_actor(), torch.linspace(-1, 1, 6), torch.zeros(4), observation=torch.zeros(3)
-        ... )
-        >>> mean.shape
+        >>> critic, policy, x, y = toy_critic(), toy_actor(), torch.linspace(-1, 1, 6), torch.zeros(4)
+        >>> value_map(critic, policy, x, y, observation=torch.zeros(3))[0].shape
         torch.Size([4, 6])
     """
     base = torch.zeros(2, device=x.device) if observation is None else observation

@@ -28,9 +28,8 @@ def rollout_drift(
     r"""Compares imagined with real trajectories, from the same starts with the same actions.
 
     Each member imagines every trajectory ``num_particles`` times. The spread of particles within a member is aleatoric;
-    the spread of the members' means, less what the finite number of particles contributes, is epistemic. A useful
-    model has an error of about the root of their sum. Imagined rollouts continue where the termination function would
-    end them.
+    the spread of the members' means, less what the finite number of particles contributes, is epistemic. Imagined
+    rollouts continue where the termination function would end them.
 
     Args:
         model_env: the world model as an environment, M members.
@@ -48,10 +47,9 @@ def rollout_drift(
         ValueError: if ``trajectories`` is not of batch size ``[B, T]``, or ``num_particles`` is below 2.
 
     Examples:
-        >>> from eqr_torchrl.envs import ModelBasedEnv, never_terminates
+        >>> from eqr_torchrl.envs import never_terminates
         >>> from eqr_torchrl.world_models import GaussianEnsemble
-        >>> model = GaussianEnsemble(3, 1, num_members=5, num_cells=(8,))
-        >>> model_env = ModelBasedEnv(model, toy_env(), termination_fn=never_terminates)
+        >>> model_env = ModelBasedEnv(GaussianEnsemble(3, 1, num_members=5), toy_env(), termination_fn=never_terminates)
         >>> trajectories = trajectory_windows(toy_env().rollout(20, toy_actor()), 10)
         >>> rollout_drift(model_env, trajectories).error.shape
         torch.Size([10, 5])
@@ -91,10 +89,7 @@ def trajectory_windows(trajectory: TensorDictBase, length: int) -> TensorDictBas
 
     Args:
         trajectory: consecutive transitions of one environment, batch size ``[L]``; episodes may follow each other.
-        length: transitions in a window, T.
-
-    Returns:
-        Windows, batch size ``[B, T]``. Left-over transitions at the end are dropped.
+        length: transitions in a window, T. The result has batch size ``[B, T]``; a shorter rest is dropped.
 
     Raises:
         ValueError: if no window fits.
@@ -116,15 +111,8 @@ def trajectory_windows(trajectory: TensorDictBase, length: int) -> TensorDictBas
 def trusted_horizon(drift: RolloutDrift) -> int:
     """Steps for which the members can be trusted: until their error reaches the spread of the states themselves.
 
-    A model that predicts the mean of all states, whatever the start, has an error of 1; where the members' error is
-    larger, their rollouts hold no information about where the real ones are.
-
-    Args:
-        drift: from :func:`rollout_drift`.
-
-    Returns:
-        The largest number of steps at all of which the root mean square error over the members stays below 1; from 0
-        to T.
+    The largest number of steps, 0 to T, at all of which the root mean square error over the members in ``drift`` is
+    below 1, that of a model that predicts the mean of all states.
 
     Examples:
         >>> error = torch.tensor([[0.1, 0.3], [0.6, 0.8], [0.9, 1.5], [0.5, 0.5]])

@@ -13,6 +13,8 @@ from eqr_torchrl.evaluation import device_of, evaluation_mode
 from eqr_torchrl.functional import gaussian_nll
 from eqr_torchrl.world_models import WorldModel
 
+_CHUNK = 4096  # transitions predicted at once
+
 
 class ModelErrors(NamedTuple):
     """Errors of each member on data that it was not fitted to; see :func:`held_out_errors`."""
@@ -23,14 +25,14 @@ class ModelErrors(NamedTuple):
     nll: Tensor
 
 
-def held_out_errors(world_model: WorldModel, data: TensorDictBase, *, chunk_size: int = 4096) -> ModelErrors:
+@torch.no_grad()
+def held_out_errors(world_model: WorldModel, data: TensorDictBase) -> ModelErrors:
     r"""One-step errors of each member on transitions.
 
     Args:
         world_model: M members that predict D entries: the next observation, and the reward last if they predict it.
         data: transitions with ``observation``, ``action``, ``next`` ``observation`` (and ``reward``), batch size
             ``[n]``, in units of the environment.
-        chunk_size: transitions evaluated at once.
 
     Returns:
         ``mse``, mean squared errors in squared units of the environment, shape ``[M, D]``; ``explained``, the share of
@@ -58,7 +60,13 @@ def held_out_errors(world_model: WorldModel, data: TensorDictBase, *, chunk_size
     if not torch.isfinite(target).all():
         raise ValueError(f"data must be finite, got {int((~torch.isfinite(target)).sum())} entries that are not.")
 
-    loc, scale = _member_predictions(world_model, data["observation"], data["action"], chunk_size)  # [M, n, D]
+    device = device_of(world_model) or target.device
+    predictions = []
+    with evaluation_mode(world_model):
+        for part in data.split(_CHUNK):
+            inputs = (part[key].to(device).expand(world_model.num_members, -1, -1) for key in ("observation", "action"))
+            predictions.append(world_model(*inputs))
+    loc, scale = (torch.cat(parts, 1) for parts in zip(*predictions, strict=True))  # [M, n, D]
     target = target.to(loc)
     squared = (loc - target).square()
     mse = squared.mean(1)
@@ -66,18 +74,3 @@ def held_out_errors(world_model: WorldModel, data: TensorDictBase, *, chunk_size
     variance = change.to(loc).var(0, correction=0)
     explained = torch.where(variance > 0, 1 - mse / variance, torch.nan)
     return ModelErrors(mse, explained, (squared / scale.square()).mean(1).sqrt(), nll.sum(-1).mean(1))
-
-
-@torch.no_grad()
-def _member_predictions(
-    world_model: WorldModel, observation: Tensor, action: Tensor, chunk_size: int
-) -> tuple[Tensor, Tensor]:
-    """Means and standard deviations of every member for the same ``n`` states and actions, each ``[M, n, D]``."""
-    device = device_of(world_model) or observation.device
-    chunks = []
-    with evaluation_mode(world_model):
-        for s, a in zip(observation.split(chunk_size), action.split(chunk_size), strict=True):
-            inputs = (x.to(device).expand(world_model.num_members, *x.shape) for x in (s, a))
-            chunks.append(world_model(*inputs))
-    loc, scale = (torch.cat(parts, 1) for parts in zip(*chunks, strict=True))
-    return loc, scale

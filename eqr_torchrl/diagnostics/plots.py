@@ -33,11 +33,10 @@ def plot_value_distribution(
 
     Raises:
         ValueError: if the shapes do not fit.
+        ImportError: if matplotlib is not installed, as in all functions here.
 
     Examples:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     plot_value_distribution([[0.0, 1.0, 3.0]], ["start"], folder + "/value.png", returns=[[1.0, 2.0]]).name
+        >>> plot_value_distribution([[0.0, 1.0, 3.0]], ["start"], folder / "value.png", returns=[[1.0, 2.0]]).name
         'value.png'
     """
     q = np.sort(to_array(quantiles), axis=-1)
@@ -77,13 +76,7 @@ def plot_value_distribution(
 
 
 def plot_value_maps(
-    x: ArrayLike,
-    y: ArrayLike,
-    maps: Mapping[str, ArrayLike],
-    path: str | Path,
-    *,
-    xlabel: str = "",
-    ylabel: str = "",
+    x: ArrayLike, y: ArrayLike, maps: Mapping[str, ArrayLike], path: str | Path, *, xlabel: str = "", ylabel: str = ""
 ) -> Path:
     """Draws functions of a two-dimensional state as colours, one panel each with its own scale.
 
@@ -99,9 +92,7 @@ def plot_value_maps(
         ValueError: if a map does not have the shape ``[Y, X]``.
 
     Examples:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     plot_value_maps([0, 1, 2], [0, 1], {"mean value": [[0, 1, 2], [3, 4, 5]]}, folder + "/map.png").name
+        >>> plot_value_maps([0, 1, 2], [0, 1], {"mean value": [[0, 1, 2], [3, 4, 5]]}, folder / "map.png").name
         'map.png'
     """
     xs, ys = to_array(x), to_array(y)
@@ -122,15 +113,13 @@ def plot_calibration(coverage: ArrayLike, probabilities: ArrayLike, ranks: Array
     """Draws coverage of central intervals against nominal probability, and the histogram of the truth's ranks.
 
     Args:
-        coverage: from :func:`~eqr_torchrl.diagnostics.central_interval_coverage`, shape ``[P]``.
+        coverage: from :func:`central_interval_coverage`, shape ``[P]``.
         probabilities: nominal ones, shape ``[P]``.
-        ranks: from :func:`~eqr_torchrl.diagnostics.probability_integral_transform`, any shape.
+        ranks: from :func:`probability_integral_transform`, any shape.
         path: file to write.
 
     Examples:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     plot_calibration([0.4, 0.8], [0.5, 0.9], [0.1, 0.5, 0.7], folder + "/calibration.png").name
+        >>> plot_calibration([0.4, 0.8], [0.5, 0.9], [0.1, 0.5, 0.7], folder / "calibration.png").name
         'calibration.png'
     """
     with saved_figure(path, 2 * COLUMN_WIDTH, 2.2) as figure:
@@ -154,9 +143,7 @@ def plot_steps(lines: Mapping[str, ArrayLike], path: str | Path, *, ylabel: str)
         ylabel: name and unit of the values.
 
     Examples:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     plot_steps({"drift": [0.1, 0.2, 0.4]}, folder + "/drift.png", ylabel="error").name
+        >>> plot_steps({"drift": [0.1, 0.2, 0.4]}, folder / "drift.png", ylabel="error").name
         'drift.png'
     """
     with saved_figure(path, COLUMN_WIDTH, 2.2) as figure:

@@ -46,20 +46,19 @@ def sample_episodes(
     Args:
         env: one environment, batch size ``[]``.
         policy: acts; its actions are sampled unless ``deterministic``.
-        num_episodes: episodes to run.
+        num_episodes: number of episodes.
         max_steps: steps at which an episode is cut.
         gamma: discount, in [0, 1].
         alpha: entropy temperature, in units of reward: a soft critic's values contain this bonus. Needs a policy with
             ``get_dist``.
         deterministic: take the deterministic actions.
         seed: of the environment and the actions.
-        reset_fn: starts an episode, for instance in a given state: ``lambda env: env.reset(options=...)``. Defaults to
-            ``env.reset``.
+        reset_fn: starts an episode, such as ``lambda env: env.reset(options=...)``. Defaults to ``env.reset``.
 
     Returns:
-        For each episode of length T: ``transitions``, batch size ``[T]``; ``returns``, G from each of its states,
-        in units of reward, shape ``[T]``; ``tail_weight``, shape ``[T]``: how much the value of the state where the
-        episode was cut would count in them, 0 if it terminated. Compare with a critic where this is small.
+        For each episode of length T: ``transitions``, batch size ``[T]``; ``returns``, G from each of its states, in
+        units of reward, shape ``[T]``; ``tail_weight``, the weight in them of the value where the episode was cut, 0 if
+        it terminated, shape ``[T]``.
 
     Raises:
         ValueError: if a number is out of its range, or an entropy bonus is asked of deterministic actions.
@@ -77,21 +76,17 @@ def sample_episodes(
         for _ in range(num_episodes):
             start = env.reset() if reset_fn is None else reset_fn(env)
             episode = env.rollout(max_steps, policy, auto_cast_to_device=True, auto_reset=False, tensordict=start)
-            reward = episode["next", "reward"].squeeze(-1).double()  # [T]
-            bonus = (
-                -alpha * _log_prob(policy, episode).double().to(reward.device) if alpha else torch.zeros_like(reward)
-            )
-            cut = 1.0 - episode["next", "terminated"][-1].double().squeeze(-1)
-            total, weight = torch.zeros_like(cut), cut
-            values, weights = [], []
-            for t in reversed(range(len(reward))):
-                total, weight = reward[t] + gamma * total, gamma * weight
-                values.append(total)
-                weights.append(weight)
-                total = total + bonus[t]  # belongs to the state before, whose successor this one is
+            reward = episode["next", "reward"].squeeze(-1).to(torch.float64, copy=True)  # [T]
+            if alpha:  # the entropy of an action belongs to the state before
+                reward[:-1] -= gamma * alpha * _log_prob(policy, episode)[1:].to(reward)
+            values = [torch.zeros_like(reward[0])]
+            for r in reward.flip(0):
+                values.append(r + gamma * values[-1])
+            steps_left = torch.arange(len(reward), 0, -1).to(reward)
+            cut = ~episode["next", "terminated"][-1]
             transitions.append(episode)
-            returns.append(torch.stack(values[::-1]).float())
-            tail_weights.append(torch.stack(weights[::-1]).float())
+            returns.append(torch.stack(values[:0:-1]).float())
+            tail_weights.append((cut * gamma**steps_left).float())
     return Episodes(transitions, returns, tail_weights)
 
 
@@ -124,30 +119,28 @@ def member_returns(
 
     Args:
         model_env: the world model as an environment, M members. Each rollout stays in its member.
-        policy: acts; its actions are sampled unless ``deterministic``.
+        policy: as for :func:`sample_episodes`, as are ``gamma``, ``alpha`` and ``deterministic``.
         observation: states, in units of the environment, shape ``[R, S]``.
         horizon: steps of each rollout, h.
-        gamma: discount, in [0, 1].
+        gamma: discount.
         num_rollouts: rollouts from each state in each member, P.
-        alpha: entropy temperature, as in :func:`sample_episodes`.
+        alpha: entropy temperature.
         deterministic: take the deterministic actions.
         final_value: :math:`v_m`, the value after the last step: maps a tensordict with ``observation`` and ``action``,
-            batch size ``[M, R * P]``, row i of the first dimension in member i, to values ``[M, R * P]``. Defaults to
-            ``None``: what comes later is left out.
+            batch size ``[M, R * P]``, to values of the same shape in member m. Defaults to 0.
         seed: of the noise and the actions; the global generators are untouched.
 
     Returns:
-        ``returns`` in units of return, shape ``[R, M, P]``; ``tail_weight``, the weight of what comes after the last
-        step in them: ``gamma**horizon``, or 0 for a rollout that terminated, shape ``[R, M, P]``.
+        ``returns``, shape ``[R, M, P]``; ``tail_weight``, the weight in them of what comes after the last step:
+        ``gamma**horizon``, or 0 for a rollout that terminated, shape ``[R, M, P]``.
 
     Raises:
         ValueError: if ``observation`` is not ``[R, S]``, or a number is out of its range.
 
     Examples:
-        >>> from eqr_torchrl.envs import ModelBasedEnv, never_terminates
+        >>> from eqr_torchrl.envs import never_terminates
         >>> from eqr_torchrl.world_models import GaussianEnsemble
-        >>> model = GaussianEnsemble(3, 1, num_members=5, num_cells=(8,))
-        >>> model_env = ModelBasedEnv(model, toy_env(), termination_fn=never_terminates)
+        >>> model_env = ModelBasedEnv(GaussianEnsemble(3, 1, num_members=5), toy_env(), termination_fn=never_terminates)
         >>> member_returns(model_env, toy_actor(), torch.zeros(4, 3), horizon=3, gamma=0.9).returns.shape
         torch.Size([4, 5, 10])
     """

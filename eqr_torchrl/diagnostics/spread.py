@@ -50,17 +50,16 @@ def value_spread(
 ) -> ValueSpread:
     r"""Compares the critic's spread with that of Monte-Carlo values in the members of the world model.
 
-    The value in member m is the mean of rollouts of ``horizon`` steps. For what comes later, a critic with one atom for
-    each member gives that member's own value (``memberwise``). One whose atoms belong to no member (EQR) gives its
-    mean to all members, so that the disagreement about what comes later is missing in the members' spread: their ratio
-    is then an upper bound. The variance that P rollouts leave in a member's mean is subtracted,
+    The value in member m is the mean of rollouts of ``horizon`` steps, completed by atom m of a ``memberwise`` critic.
+    The atoms of other critics (EQR) belong to no member; their mean completes all rollouts alike, so that the members'
+    spread lacks what comes later and the ratio is an upper bound. The variance of a mean of P rollouts is subtracted,
 
     .. math:: \sigma^2 = \mathrm{Var}_m[\bar G_m] - \tfrac{M - 1}{M P}\, \mathrm{E}_m[\mathrm{Var}[G_m]]
 
     Args:
         model_env: the world model as an environment, M members.
         policy: acts; its actions are sampled.
-        critic: reads ``observation`` and ``action``, writes ``state_action_value``, shape ``[..., N]``.
+        critic: as in :func:`value_quantiles`.
         observation: states, in units of the environment, shape ``[R, S]``.
         horizon: steps for which the models can be trusted: :func:`trusted_horizon`.
         gamma: discount, in [0, 1].
@@ -71,24 +70,20 @@ def value_spread(
 
     Returns:
         ``horizon`` and ``memberwise`` as given; ``left_out``, the mean weight of what comes after the horizon, in
-        [0, 1]; ``critic_std`` and ``member_std``, the standard deviations over the atoms and over the members (not
-        unbiased, since the members are the whole posterior), root mean square over the states, in units of return, and
-        their ``ratio``; ``error``, the root mean square distance of the critic from the members' values, in units of
-        return: member by member if ``memberwise``, of the means otherwise, and divided by ``1 - left_out``, because
-        only the steps before the horizon show it.
+        [0, 1]; ``critic_std`` and ``member_std``, standard deviations over atoms and over members (without Bessel's
+        correction), root mean square over the states, in units of return, and their ``ratio``; ``error``, the root mean
+        square distance of the critic from the members' values, in units of return: member by member if ``memberwise``,
+        else of the means, divided by ``1 - left_out``, because only the steps before the horizon show it.
 
     Raises:
         ValueError: if ``memberwise`` and the critic does not have M atoms, or a number is out of its range.
 
     Examples:
-        >>> from eqr_torchrl.envs import ModelBasedEnv, never_terminates
+        >>> from eqr_torchrl.envs import never_terminates
         >>> from eqr_torchrl.world_models import GaussianEnsemble
-        >>> model = GaussianEnsemble(3, 1, num_members=5, num_cells=(8,))
-        >>> model_env = ModelBasedEnv(model, toy_env(), termination_fn=never_terminates)
-        >>> spread = value_spread(
-        ...     model_env, toy_actor(), toy_critic(num_quantiles=7), torch.zeros(4, 3), horizon=3, gamma=0.9
-        ... )
-        >>> round(spread.left_out, 3)
+        >>> model_env = ModelBasedEnv(GaussianEnsemble(3, 1, num_members=5), toy_env(), termination_fn=never_terminates)
+        >>> states = torch.zeros(4, 3)
+        >>> round(value_spread(model_env, toy_actor(), toy_critic(), states, horizon=3, gamma=0.9).left_out, 3)
         0.729
     """
     if num_rollouts < 2:

@@ -1,4 +1,7 @@
-"""The exact counterpart: posteriors over finite MDPs, whose value distributions have exact solutions."""
+"""The exact counterpart: posteriors over finite MDPs, whose value distributions have exact solutions.
+
+Equations, examples and figures are those of Luis et al. (2024), `arXiv:2308.06590 <https://arxiv.org/abs/2308.06590>`_.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,20 @@ from eqr_torchrl.tabular.bellman import (
     value_distribution_iteration,
     value_distribution_samples,
 )
-from eqr_torchrl.tabular.dirichlet import DirichletPosterior
+from eqr_torchrl.tabular.conjugate import DirichletPosterior, NormalPosterior
 from eqr_torchrl.tabular.envs import MDPEnv, NRoom, ToyMDP
 from eqr_torchrl.tabular.eqr import QuantileEstimate, epistemic_quantile_regression
 from eqr_torchrl.tabular.mdp import MDP, MarkovRewardProcess
 from eqr_torchrl.tabular.nroom import nroom_cells, nroom_mdp, nroom_prior
 from eqr_torchrl.tabular.posterior import ConjugatePosterior, EmpiricalPosterior, MDPPosterior
 from eqr_torchrl.tabular.psrl import PSRLResult, psrl
-from eqr_torchrl.tabular.rewards import NormalPosterior
 from eqr_torchrl.tabular.solve import policy_iteration, policy_values, process_values, sample_values
 from eqr_torchrl.tabular.statistics import TransitionStatistics, count_transitions
-from eqr_torchrl.tabular.toy import TOY_POSTERIORS, sample_toy_parameter, toy_mdp
-from eqr_torchrl.tabular.unroll import UnrolledMDP, unroll, unrolled_values
+from eqr_torchrl.tabular.toy import sample_toy_parameter, toy_mdp
+from eqr_torchrl.tabular.unroll import unroll, unrolled_values
 
 __all__ = [
     "MDP",
-    "TOY_POSTERIORS",
     "ConjugatePosterior",
     "DirichletPosterior",
     "EmpiricalPosterior",
@@ -36,7 +37,6 @@ __all__ = [
     "QuantileEstimate",
     "ToyMDP",
     "TransitionStatistics",
-    "UnrolledMDP",
     "bellman_targets",
     "count_transitions",
     "epistemic_quantile_regression",

@@ -12,17 +12,14 @@ from eqr_torchrl.tabular.mdp import MarkovRewardProcess
 
 
 def bellman_targets(atoms: Tensor, process: MarkovRewardProcess) -> Tensor:
-    r"""Targets :math:`r^\pi(s) + \gamma \sum_{s'} p^\pi(s'|s)\, q_j(s')`, atom by atom.
+    r"""Targets :math:`r^\pi(s) + \gamma \sum_{s'} p^\pi(s'|s)\, q_j(s')`, atom by atom; zero in terminal states.
 
-    The bootstrap of Eq. 7 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_. Noise of the dynamics is
-    averaged out; the index ``j`` says which values of different states belong together.
+    The bootstrap of Eq. 7: noise of the dynamics is averaged out; the index ``j`` says which values of different states
+    belong together.
 
     Args:
-        atoms: values, in units of return, shape ``[*B, S, N]``.
+        atoms: values, in units of return, shape ``[*B, S, N]``, which is that of the targets, too.
         process: reward processes whose batch shape broadcasts with ``[*B]``.
-
-    Returns:
-        Targets, in units of return, shape ``[*B, S, N]`` after broadcasting; zero in terminal states.
 
     Examples:
         >>> chain = MarkovRewardProcess(torch.tensor([[0.0, 1.0], [0.0, 1.0]]), torch.tensor([1.0, 0.0]), 0.5, (1,))
@@ -39,17 +36,14 @@ def bellman_targets(atoms: Tensor, process: MarkovRewardProcess) -> Tensor:
 def value_distribution_backup(atoms: Tensor, processes: MarkovRewardProcess) -> Tensor:
     r"""The operator :math:`T^\pi \mu = E_P[(b_{r,P,\gamma})_\# \mu]`, applied to a sample set.
 
-    Every drawn process is combined with every joint sample of the values: exact when the posterior is the uniform
-    distribution over the given processes. It is a :math:`\gamma`-contraction in the supremum p-Wasserstein distance
-    (Theorem 1 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_) on atoms sorted in each state.
+    Every process is combined with every joint sample of the values: exact when the posterior is uniform over the given
+    processes. On atoms sorted in each state it is a :math:`\gamma`-contraction in the supremum p-Wasserstein distance
+    (Theorem 1).
 
     Args:
         atoms: ``J`` joint samples of the values of all states, in units of return, shape ``[*B, S, J]``. Sorted in
             each state they describe values that rise and fall together, as epistemic quantile regression assumes.
-        processes: ``Q`` equally likely reward processes, batch shape ``[Q, *B]``.
-
-    Returns:
-        Atoms of the result, in units of return, shape ``[*B, S, Q * J]``.
+        processes: ``Q`` equally likely reward processes, batch shape ``[Q, *B]``. The result is ``[*B, S, Q * J]``.
 
     Examples:
         >>> p, r = torch.tensor([[0.0, 1.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.0], [2.0, 0.0]])
@@ -62,17 +56,13 @@ def value_distribution_backup(atoms: Tensor, processes: MarkovRewardProcess) -> 
 
 
 def value_distribution_iteration(
-    processes: MarkovRewardProcess,
-    *,
-    num_quantiles: int,
-    tolerance: float = 1e-6,
-    max_iterations: int = 10_000,
+    processes: MarkovRewardProcess, *, num_quantiles: int, tolerance: float = 1e-6, max_iterations: int = 10_000
 ) -> Tensor:
-    r"""Fixed point of the projected operator :math:`\Pi T^\pi`: where epistemic quantile regression settles.
+    r"""Fixed point of the projected operator :math:`\Pi T^\pi`: the limit of epistemic quantile regression.
 
-    The updates of :func:`epistemic_quantile_regression` vanish on average exactly here. What separates its result
-    from this one is noise; what separates this one from the true posterior of values is bias, and more quantiles
-    do not remove the part of it that comes from cycles.
+    The updates of :func:`epistemic_quantile_regression` vanish on average exactly here: what separates its result from
+    this one is noise, what separates this one from the true posterior of values is bias. More quantiles do not remove
+    the part of the bias that comes from cycles.
 
     Args:
         processes: ``Q`` equally likely reward processes, batch shape ``[Q, *B]``.
@@ -95,8 +85,7 @@ def value_distribution_iteration(
     """
     if not tolerance > 0:
         raise ValueError(f"tolerance must be positive, got {tolerance}.")
-    if not processes.batch_shape:
-        raise ValueError("processes must be a batch of shape [Q, *B]: got a single process.")
+    _check_batch(processes)
     quantiles = processes.rewards.new_zeros((*processes.batch_shape[1:], processes.num_states, num_quantiles))
     for _ in range(max_iterations):
         updated = quantile_projection(value_distribution_backup(quantiles, processes), num_quantiles)
@@ -117,17 +106,16 @@ def value_distribution_samples(
 ) -> Tensor:
     r"""Samples of :math:`(T^\pi)^H \delta_0`: the operator applied ``H`` times, without any projection.
 
-    Each sample keeps its process and bootstraps from another sample, chosen anew in each iteration, so that the
-    dynamics and the value of the next state are independent. This is also the value distribution of the MDP
-    unrolled for ``H`` steps when each step has dynamics of its own (Appendix A of `Luis et al. (2024)
-    <https://arxiv.org/abs/2308.06590>`_). In an acyclic MDP with independent rows whose states can be arranged in
-    layers, it is the true posterior of values once ``H`` reaches the number of layers.
+    Each sample keeps its process and bootstraps from another sample, drawn again in each iteration: the dynamics and
+    the value of the next state are independent. So they are in the MDP unrolled for ``H`` steps with own dynamics at
+    each step (Appendix A). In an acyclic MDP with independent rows whose states form layers, this is the true
+    posterior of values once ``H`` reaches the number of layers.
 
     Args:
         processes: ``Q`` draws from the posterior, batch shape ``[Q, *B]``.
         num_iterations: ``H``, how often the operator is applied.
-        coupling: how the values of two next states belong together: as they were computed (``"joint"``), or by
-            rank (``"comonotone"``), which is the assumption of epistemic quantile regression.
+        coupling: which values of two next states belong together: those computed together (``"joint"``), or those of
+            equal rank (``"comonotone"``), as epistemic quantile regression assumes.
         initial_values: samples to start from, in units of return, shape ``[Q, *B, S]``. Defaults to zero.
         generator: random generator for the pairing.
 
@@ -147,11 +135,15 @@ def value_distribution_samples(
         raise ValueError(f"coupling must be 'joint' or 'comonotone', got {coupling!r}.")
     if num_iterations < 0:
         raise ValueError(f"num_iterations must not be negative, got {num_iterations}.")
-    if not processes.batch_shape:
-        raise ValueError("processes must be a batch of shape [Q, *B]: got a single process.")
+    _check_batch(processes)
     values = torch.zeros_like(processes.rewards) if initial_values is None else initial_values
     for _ in range(num_iterations):
         pairing = torch.randperm(len(values), generator=generator, device=values.device)
         bootstrap = values.sort(dim=0).values[pairing] if coupling == "comonotone" else values[pairing]
         values = bellman_targets(bootstrap.unsqueeze(-1), processes).squeeze(-1)
     return values
+
+
+def _check_batch(processes: MarkovRewardProcess) -> None:
+    if not processes.batch_shape:
+        raise ValueError("processes must be a batch of shape [Q, *B]: got a single process.")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
+import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
-from torchrl.data import Categorical, Composite, Unbounded
+from torchrl.data import Categorical, Composite
 from torchrl.envs import EnvBase
 
 from eqr_torchrl.tabular.mdp import MDP
@@ -20,9 +20,8 @@ class MDPEnv(EnvBase):
     """Episodes of a finite MDP, many at once.
 
     Keys: ``observation`` and ``action`` are indices, int64 of shape ``[*batch_size]``; ``reward`` is the mean reward
-    of the pair, float32 ``[*batch_size, 1]``; ``terminated`` and ``done`` are raised on arrival in a terminal state.
-    The environment holds no state between steps, and no time limit: ``rollout(max_steps)`` or TorchRL's
-    ``StepCounter`` sets one.
+    of the pair, float32 ``[*batch_size, 1]``; ``terminated`` and ``done`` become true in a terminal state.
+    The environment holds no state between steps, and no time limit.
 
     Args:
         mdp: a single MDP, or a batch of them that becomes the batch size of the environment.
@@ -46,36 +45,31 @@ class MDPEnv(EnvBase):
         self.mdp = mdp
         self._generator = torch.Generator(device=mdp.rewards.device)
         self._generator.manual_seed(int(torch.randint(2**62, ())))
-        # flat tables, [B * S * A, ...], where an element of the batch starts at its offset
         cumulative = mdp.transitions.cumsum(-1)
-        self._cumulative = (cumulative / cumulative[..., -1:]).flatten(0, -2)
-        self._rewards, self._terminal = mdp.rewards.flatten().float(), mdp.terminal
-        count = math.prod(mdp.batch_shape)
-        self._offset = torch.arange(count, device=self.device).reshape(mdp.batch_shape) * mdp.rewards[0].numel()
-        shape, flag_shape = self.batch_size, torch.Size((*self.batch_size, 1))
+        self._cumulative = cumulative / cumulative[..., -1:]
+        self._batch = torch.from_numpy(np.indices(mdp.batch_shape)).to(self.device).unbind()
+        self._terminal = torch.zeros(mdp.num_states, dtype=torch.bool, device=self.device)
+        self._terminal[list(mdp.terminal_states)] = True
+        shape = self.batch_size
         self.observation_spec = Composite(observation=Categorical(mdp.num_states, shape), shape=shape).to(self.device)
         self.action_spec = Categorical(mdp.num_actions, shape, device=self.device)
-        self.reward_spec = Unbounded(flag_shape, device=self.device)
-        flag = Categorical(2, flag_shape, dtype=torch.bool, device=self.device)
-        self.full_done_spec = Composite(done=flag, terminated=flag.clone(), shape=shape).to(self.device)
 
     def _reset(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        start = torch.full(self.batch_size, self.mdp.initial_state, dtype=torch.long, device=self.device)
-        return self._output(start)
+        return self._output(torch.full(self.batch_size, self.mdp.initial_state, dtype=torch.long, device=self.device))
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        state, action = tensordict["observation"], tensordict["action"]
-        pair = (self._offset + state * self.mdp.num_actions + action).flatten()
-        cumulative = self._cumulative[pair]
-        level = torch.rand((len(pair), 1), generator=self._generator, dtype=cumulative.dtype, device=cumulative.device)
-        output = self._output((cumulative <= level).sum(-1).reshape(self.batch_size))
-        return output.set("reward", self._rewards[pair].reshape(*self.batch_size, 1))
+        pair = (*self._batch, tensordict["observation"], tensordict["action"])
+        cumulative = self._cumulative[pair]  # [*batch_size, S]
+        level = torch.rand(
+            (*self.batch_size, 1), generator=self._generator, dtype=cumulative.dtype, device=cumulative.device
+        )
+        output = self._output((cumulative <= level).sum(-1))
+        return output.set("reward", self.mdp.rewards[pair].float().unsqueeze(-1))
 
     def _output(self, state: Tensor) -> TensorDictBase:
         ended = self._terminal[state].unsqueeze(-1)
-        return TensorDict(
-            {"observation": state, "done": ended, "terminated": ended.clone()}, self.batch_size, device=self.device
-        )
+        flags = {"done": ended, "terminated": ended.clone()}
+        return TensorDict({"observation": state, **flags}, self.batch_size, device=self.device)
 
     def _set_seed(self, seed: int | None) -> None:
         if seed is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,16 +19,8 @@ _MAX_PAIRWISE_TARGETS = 32
 _SAMPLE_BYTES = 8e6  # posterior draws made in one go: large enough to hide overheads, small enough for the cache
 
 
-@dataclass(frozen=True, eq=False)
-class QuantileEstimate:
-    """What :func:`epistemic_quantile_regression` returns.
-
-    Args:
-        quantiles: learned quantiles as stored, not sorted, in units of return, shape ``[*R, *B, S, N]``.
-        levels: their levels, dimensionless, shape ``[N]``.
-        history: quantiles of the recorded states over the iterations, shape ``[I, *R, *B, states, N]``.
-        history_iterations: the number of updates behind each entry of ``history``, int64, shape ``[I]``.
-    """
+class QuantileEstimate(NamedTuple):
+    """What :func:`epistemic_quantile_regression` returns."""
 
     quantiles: Tensor
     levels: Tensor
@@ -58,14 +50,13 @@ def epistemic_quantile_regression(
     .. math:: q_i(s) \leftarrow q_i(s) + \alpha \Big(\hat\tau_i
               - \tfrac1N \sum_j 1\big\{r^\pi(s) + \gamma \sum_{s'} p^\pi(s'|s)\, q_j(s') < q_i(s)\big\}\Big).
 
-    Algorithm 1 and Eq. 16 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_, where the factor 1/N is meant
-    for the sum alone and the levels are midpoints. Quantiles of terminal states are pinned to zero. With a constant
-    step they keep moving around the fixed point (:func:`value_distribution_iteration`); a decaying step removes that
-    noise, but not the bias.
+    Algorithm 1 and Eq. 16, where the factor 1/N is meant for the sum alone and the levels are midpoints. Quantiles of
+    terminal states are zero. With a constant step they keep moving around the fixed point
+    (:func:`value_distribution_iteration`); a decaying step removes that noise, but not the bias.
 
     Args:
         posterior: posteriors over MDPs of batch shape ``[*B]``.
-        policy: actions ``[S]`` or ``[*B, S]``, or probabilities ``[S, A]`` or ``[*B, S, A]``.
+        policy: as for :meth:`MDP.under`.
         num_quantiles: number of quantiles, ``N``.
         num_iterations: number of updates.
         step_size: :math:`\alpha`, in units of return.
@@ -77,16 +68,19 @@ def epistemic_quantile_regression(
         progress: called regularly with the number of iterations since its last call, as ``tqdm.update``.
         generator: random generator on the device of the posterior.
 
+    Returns:
+        ``quantiles``, as stored, not sorted, in units of return, shape ``[*R, *B, S, N]``; ``levels``, shape ``[N]``;
+        ``history``, quantiles of the recorded states, shape ``[I, *R, *B, states, N]``; ``history_iterations``, the
+        number of updates before each entry of it, int64, shape ``[I]``.
+
     Raises:
         ValueError: if a count or step is out of range, or ``policy`` or ``initial_quantiles`` do not fit.
 
     Examples:
         >>> from eqr_torchrl.tabular import EmpiricalPosterior, toy_mdp
         >>> posterior = EmpiricalPosterior(toy_mdp(beta=0.0, x=torch.linspace(0.2, 0.4, 101)))
-        >>> estimate = epistemic_quantile_regression(
-        ...     posterior, torch.zeros(4, dtype=torch.long), num_quantiles=2, num_iterations=4000, step_size=0.02,
-        ...     final_step_size=0.001,
-        ... )
+        >>> options = {"num_quantiles": 2, "num_iterations": 4000, "step_size": 0.02, "final_step_size": 0.001}
+        >>> estimate = epistemic_quantile_regression(posterior, torch.zeros(4, dtype=torch.long), **options)
         >>> estimate.quantiles[0].sub(torch.tensor([0.297, 0.495])).abs().max() < 0.02
         tensor(True)
     """
@@ -115,7 +109,8 @@ def epistemic_quantile_regression(
             raise ValueError(f"initial_quantiles must broadcast to shape {shape}, got {got}.") from error
     quantiles[..., terminal, :] = 0.0
     decay = (final_step_size / step_size) ** (1 / max(num_iterations - 1, 1))
-    history = []
+    iterations = torch.arange(record_every, num_iterations + 1, record_every)
+    history = quantiles.new_empty(len(iterations), *shape[:-2], len(recorded), num_quantiles)
     chunk = max(1, int(_SAMPLE_BYTES / (8 * quantiles[..., 0].numel() * num_states)))
 
     for start in range(0, num_iterations, chunk):
@@ -126,14 +121,12 @@ def epistemic_quantile_regression(
             share = _share_below(quantiles, processes[offset])
             quantiles.add_(levels - share, alpha=step_size * decay**iteration)
             quantiles[..., terminal, :] = 0.0
-            if recorded and (iteration + 1) % record_every == 0:
-                history.append(quantiles[..., recorded, :])
+            if (iteration + 1) % record_every == 0:
+                history[iteration // record_every] = quantiles[..., recorded, :]
         if progress is not None:
             progress(size)
 
-    iterations = torch.arange(1, len(history) + 1) * record_every
-    empty = torch.zeros((0, *shape[:-2], len(recorded), num_quantiles), **options)
-    return QuantileEstimate(quantiles, levels, torch.stack(history) if history else empty, iterations)
+    return QuantileEstimate(quantiles, levels, history, iterations)
 
 
 def _share_below(quantiles: Tensor, process: MarkovRewardProcess) -> Tensor:

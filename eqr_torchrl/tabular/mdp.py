@@ -12,30 +12,26 @@ _ROW_SUM_TOLERANCE = 1e-6
 
 def select_actions(table: Tensor, policy: Tensor, event_dims: int) -> Tensor:
     """Entries of ``table`` ``[*B, S, A, *event]`` at the actions of a deterministic ``policy``: ``[*B, S, *event]``."""
-    action_dim = table.dim() - event_dims - 1
-    index = policy.reshape(policy.shape + (1,) * (event_dims + 1))
+    action_dim = -event_dims - 1
     shape = torch.broadcast_shapes(table.shape[:action_dim], policy.shape)
-    index = index.expand(*shape, 1, *table.shape[action_dim + 1 :])
-    table = table.expand(*shape, *table.shape[action_dim:])
-    return table.gather(len(shape), index).squeeze(len(shape))
+    index = policy.expand(shape).reshape(*shape, *(1,) * (event_dims + 1))
+    return table.expand(*shape, *table.shape[action_dim:]).take_along_dim(index, action_dim).squeeze(action_dim)
 
 
 def validate_policy(policy: Tensor, num_states: int, num_actions: int) -> None:
     """Raises a ValueError unless ``policy`` holds an action, or a distribution over actions, for each state."""
-    if not policy.is_floating_point():
-        if policy.dim() == 0 or policy.shape[-1] != num_states:
-            raise ValueError(f"policy must hold one action per state, {num_states}: got shape {tuple(policy.shape)}.")
-        low, high = int(policy.min()), int(policy.max())
-        if low < 0 or high >= num_actions:
-            raise ValueError(f"policy must hold actions in 0..{num_actions - 1}: got {low}..{high}.")
-    else:
-        if policy.shape[-2:] != (num_states, num_actions):
-            raise ValueError(
-                f"policy must hold an integer per state, or probabilities of shape [..., {num_states}, {num_actions}]: "
-                f"got {policy.dtype} of shape {tuple(policy.shape)}."
-            )
-        if bool((policy < 0).any()) or not torch.allclose(policy.sum(-1), torch.ones_like(policy[..., 0]), atol=1e-6):
-            raise ValueError("policy must hold non-negative probabilities that sum to one over the actions.")
+    stochastic = policy.is_floating_point()
+    expected = (num_states, num_actions) if stochastic else (num_states,)
+    if policy.shape[-len(expected) :] != expected:
+        raise ValueError(
+            f"policy must hold one action per state, {num_states}, or probabilities of shape [..., {num_states}, "
+            f"{num_actions}]: got {policy.dtype} of shape {tuple(policy.shape)}."
+        )
+    low, high = float(policy.min()), float(policy.max())
+    if not stochastic and (low < 0 or high >= num_actions):
+        raise ValueError(f"policy must hold actions in 0..{num_actions - 1}: got {low:g}..{high:g}.")
+    if stochastic and (low < 0 or not torch.allclose(policy.sum(-1), torch.ones_like(policy[..., 0]), atol=1e-6)):
+        raise ValueError("policy must hold non-negative probabilities that sum to one over the actions.")
 
 
 def _validate_gamma(gamma: float) -> None:
@@ -45,11 +41,9 @@ def _validate_gamma(gamma: float) -> None:
 
 @dataclass(frozen=True, eq=False)
 class MarkovRewardProcess:
-    r"""An MDP under a fixed policy: :math:`p^\pi(s'|s)` and :math:`r^\pi(s)`, possibly a batch of them.
+    r"""MDPs under a fixed policy: :math:`p^\pi(s'|s)` and :math:`r^\pi(s)`, what Eq. 7 of the paper works on.
 
-    What the value-distributional Bellman equation works on (Eq. 7 of `Luis et al. (2024)
-    <https://arxiv.org/abs/2308.06590>`_). Only shapes and ``gamma`` are checked, because posteriors draw these by
-    the thousand; :class:`MDP` checks everything.
+    Only shapes and ``gamma`` are checked, because posteriors draw these by the thousand; :class:`MDP` checks the rest.
 
     Args:
         transitions: probabilities of the next state, shape ``[*B, S, S]``.
@@ -61,9 +55,8 @@ class MarkovRewardProcess:
         ValueError: if the shapes do not fit together or ``gamma`` is not in ``[0, 1)``.
 
     Examples:
-        >>> chain = MarkovRewardProcess(torch.tensor([[0.0, 1.0], [0.0, 1.0]]), torch.tensor([1.0, 0.0]), 0.9, (1,))
-        >>> chain.num_states, chain.batch_shape
-        (2, torch.Size([]))
+        >>> MarkovRewardProcess(torch.tensor([[0.0, 1.0], [0.0, 1.0]]), torch.tensor([1.0, 0.0]), 0.9, (1,)).num_states
+        2
     """
 
     transitions: Tensor
@@ -75,10 +68,8 @@ class MarkovRewardProcess:
         _validate_gamma(self.gamma)
         shape = tuple(self.transitions.shape)
         if len(shape) < 2 or shape[-1] != shape[-2] or tuple(self.rewards.shape) != shape[:-1]:
-            raise ValueError(
-                "transitions must be of shape [*B, S, S] and rewards [*B, S]: "
-                f"got {shape} and {tuple(self.rewards.shape)}."
-            )
+            rewards = tuple(self.rewards.shape)
+            raise ValueError(f"transitions must be [*B, S, S] and rewards [*B, S], got shapes {shape} and {rewards}.")
 
     @property
     def num_states(self) -> int:
@@ -99,14 +90,13 @@ class MarkovRewardProcess:
 class MDP:
     r"""A finite Markov decision process, or a batch of them that share states, actions, discount and end.
 
-    Section 2.1 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_. Floating types are kept as given;
-    float64 is what the exact solvers are meant for.
+    Floating types are kept as given; float64 is what the exact solvers are meant for.
 
     Args:
         transitions: :math:`p(s'|s,a)`, shape ``[*B, S, A, S]``; each row sums to one.
         rewards: mean rewards :math:`r(s,a)`, in units of reward, shape ``[*B, S, A]``.
         gamma: discount in ``[0, 1)``.
-        terminal_states: absorbing states without reward (Assumption 3 of the paper).
+        terminal_states: absorbing states without reward.
         initial_state: where episodes start.
 
     Raises:
@@ -116,8 +106,6 @@ class MDP:
     Examples:
         >>> p = torch.tensor([[[0.0, 1.0], [0.5, 0.5]], [[0.0, 1.0], [0.0, 1.0]]])
         >>> mdp = MDP(p, torch.tensor([[1.0, 2.0], [0.0, 0.0]]), gamma=0.9, terminal_states=(1,))
-        >>> mdp.num_states, mdp.num_actions
-        (2, 2)
         >>> mdp.under(torch.tensor([1, 0])).rewards
         tensor([2., 0.])
     """
@@ -166,22 +154,11 @@ class MDP:
         """Shape ``B`` of the batch of MDPs."""
         return self.rewards.shape[:-2]
 
-    @property
-    def terminal(self) -> Tensor:
-        """Mask of the terminal states, bool, shape ``[S]``."""
-        mask = torch.zeros(self.num_states, dtype=torch.bool, device=self.rewards.device)
-        mask[list(self.terminal_states)] = True
-        return mask
-
     def under(self, policy: Tensor) -> MarkovRewardProcess:
         r"""The reward process of ``policy``: :math:`p^\pi(s'|s) = \sum_a \pi(a|s) p(s'|s,a)`, likewise the reward.
 
         Args:
-            policy: one action per state, integers of shape ``[S]`` or ``[*B, S]``, or probabilities
-                ``[S, A]`` or ``[*B, S, A]``.
-
-        Returns:
-            The induced :class:`MarkovRewardProcess`, batch shape ``[*B]``.
+            policy: integer actions ``[S]`` or ``[*B, S]``, or probabilities ``[S, A]`` or ``[*B, S, A]``.
 
         Raises:
             ValueError: if ``policy`` is of neither form.

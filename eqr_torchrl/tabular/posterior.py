@@ -9,9 +9,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from eqr_torchrl.tabular.dirichlet import DirichletPosterior
-from eqr_torchrl.tabular.mdp import MDP, MarkovRewardProcess, select_actions, validate_policy
-from eqr_torchrl.tabular.rewards import NormalPosterior
+from eqr_torchrl.tabular.conjugate import DirichletPosterior, NormalPosterior
+from eqr_torchrl.tabular.mdp import MDP, MarkovRewardProcess, validate_policy
 from eqr_torchrl.tabular.statistics import TransitionStatistics
 
 
@@ -45,11 +44,11 @@ class MDPPosterior(ABC):
 
 
 class ConjugatePosterior(MDPPosterior):
-    """Dirichlet transitions with Normal or known rewards, independent of each other.
+    """Dirichlet transitions with Normal rewards, independent of each other.
 
     Args:
         transitions: posterior over transition probabilities, tables ``[*B, S, A, S]``.
-        rewards: posterior over mean rewards, or the known rewards themselves, tables ``[*B, S, A]`` or ``[S, A]``.
+        rewards: posterior over mean rewards, tables ``[*B, S, A]`` or ``[S, A]``.
         gamma: discount in ``[0, 1)``.
         terminal_states: absorbing states without reward.
         initial_state: where episodes start.
@@ -58,14 +57,7 @@ class ConjugatePosterior(MDPPosterior):
         ValueError: if the tables do not fit together.
 
     Examples:
-        >>> from eqr_torchrl.tabular import NormalPosterior
-        >>> states, actions, end = 3, 2, (2,)
-        >>> posterior = ConjugatePosterior(
-        ...     DirichletPosterior.prior(states, actions, terminal_states=end),
-        ...     NormalPosterior.prior(states, actions, terminal_states=end),
-        ...     gamma=0.9,
-        ...     terminal_states=end,
-        ... )
+        >>> posterior = ConjugatePosterior(DirichletPosterior.prior(3, 2), NormalPosterior.prior(3, 2), gamma=0.9)
         >>> posterior.sample((5,)).batch_shape
         torch.Size([5])
         >>> posterior.sample_process(torch.tensor([0, 1, 0]), (5,)).transitions.shape
@@ -75,33 +67,34 @@ class ConjugatePosterior(MDPPosterior):
     def __init__(
         self,
         transitions: DirichletPosterior,
-        rewards: NormalPosterior | Tensor,
+        rewards: NormalPosterior,
         gamma: float,
         terminal_states: tuple[int, ...] = (),
         initial_state: int = 0,
     ) -> None:
-        self.transitions, self.rewards, self.gamma = transitions, rewards, gamma
+        self.transitions, self.gamma = transitions, gamma
         self.terminal_states, self.initial_state = terminal_states, initial_state
         table = transitions.concentration  # [*B, S, A, S]
-        *self.batch_shape, self.num_states, self.num_actions, _ = table.shape
-        self.batch_shape, self.device = torch.Size(self.batch_shape), table.device
-        mean, expected = self._mean_rewards(), table.shape[:-1]
-        if mean.shape[-2:] != expected[-2:] or torch.broadcast_shapes(mean.shape, expected) != expected:
-            raise ValueError(f"rewards must be of shape {tuple(expected)}, got {tuple(mean.shape)}.")
+        *batch_shape, self.num_states, self.num_actions, _ = table.shape
+        self.batch_shape, self.device = torch.Size(batch_shape), table.device
+        shape, expected = rewards.mean.shape, table.shape[:-1]
+        if shape[-2:] != expected[-2:] or torch.broadcast_shapes(shape, expected) != expected:
+            raise ValueError(f"rewards must be of shape {tuple(expected)}, got {tuple(shape)}.")
+        mean, precision = (t.to(table).expand(expected) for t in (rewards.mean, rewards.precision))
+        self.rewards = replace(rewards, mean=mean, precision=precision)
         self.mean()  # validates the rest
 
     def update(self, statistics: TransitionStatistics) -> ConjugatePosterior:
         """The posterior after ``statistics``, whose batch shape becomes that of the posterior by broadcasting."""
-        rewards = self.rewards if isinstance(self.rewards, Tensor) else self.rewards.update(statistics)
-        transitions = self.transitions.update(statistics)
+        transitions, rewards = self.transitions.update(statistics), self.rewards.update(statistics)
         return ConjugatePosterior(transitions, rewards, self.gamma, self.terminal_states, self.initial_state)
 
     def mean(self) -> MDP:
-        return self._mdp(self.transitions.mean(), self._mean_rewards())
+        return self._mdp(self.transitions.mean(), self.rewards.mean)
 
     def sample(self, sample_shape: tuple[int, ...] = (), *, generator: torch.Generator | None = None) -> MDP:
-        transitions = self.transitions.sample(sample_shape, generator=generator)
-        return self._mdp(transitions, self._rewards(sample_shape, None, generator))
+        draws = (posterior.sample(sample_shape, generator=generator) for posterior in (self.transitions, self.rewards))
+        return self._mdp(*draws)
 
     def sample_process(
         self, policy: Tensor, sample_shape: tuple[int, ...] = (), *, generator: torch.Generator | None = None
@@ -110,25 +103,18 @@ class ConjugatePosterior(MDPPosterior):
         if policy.is_floating_point():
             return self.sample(sample_shape, generator=generator).under(policy)
         validate_policy(policy, self.num_states, self.num_actions)
-        transitions = self.transitions.sample(sample_shape, policy=policy, generator=generator)
-        rewards = self._rewards(sample_shape, policy, generator).expand(transitions.shape[:-1])
+        transitions, rewards = (
+            posterior.sample(sample_shape, policy=policy, generator=generator)
+            for posterior in (self.transitions, self.rewards)
+        )
         return MarkovRewardProcess(transitions, rewards, self.gamma, self.terminal_states)
 
-    def _mean_rewards(self) -> Tensor:
-        return self.rewards if isinstance(self.rewards, Tensor) else self.rewards.mean
-
-    def _rewards(self, sample_shape: tuple[int, ...], policy: Tensor | None, generator) -> Tensor:
-        if isinstance(self.rewards, Tensor):
-            return self.rewards if policy is None else select_actions(self.rewards, policy, 0)
-        return self.rewards.sample(sample_shape, policy=policy, generator=generator)
-
     def _mdp(self, transitions: Tensor, rewards: Tensor) -> MDP:
-        rewards = rewards.to(transitions.dtype).expand(transitions.shape[:-1])
         return MDP(transitions, rewards, self.gamma, self.terminal_states, self.initial_state)
 
 
 class EmpiricalPosterior(MDPPosterior):
-    """The uniform distribution over given MDPs, dependent rows and all.
+    """The uniform distribution over given MDPs, whose rows may depend on each other.
 
     Args:
         mdps: batch shape ``[*B, Q]``: ``Q`` equally likely MDPs for each element of the batch.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from tensordict import TensorDictBase
@@ -16,17 +17,8 @@ from eqr_torchrl.tabular.solve import policy_iteration, policy_values
 from eqr_torchrl.tabular.statistics import count_transitions
 
 
-@dataclass(frozen=True, eq=False)
-class PSRLResult:
-    r"""What :func:`psrl` returns.
-
-    Args:
-        policy: actions of the last sampled MDP's optimal policy, int64, shape ``[*R, S]``.
-        posterior: the posterior after the last episode, batch shape ``[*R]``.
-        episode_returns: undiscounted return of each episode, in units of return, shape ``[episodes, *R]``.
-        regret: value lost in each episode at the initial state, :math:`v^*(s_0) - v^{\pi_k}(s_0)` under the true
-            MDP, in units of return, shape ``[episodes, *R]``; ``None`` if that MDP was not given.
-    """
+class PSRLResult(NamedTuple):
+    """What :func:`psrl` returns."""
 
     policy: Tensor
     posterior: ConjugatePosterior
@@ -44,7 +36,7 @@ def psrl(
     progress: Callable[[int], object] | None = None,
     generator: torch.Generator | None = None,
 ) -> PSRLResult:
-    """Runs PSRL, once for each element of the batch of ``env``, independently.
+    r"""Runs PSRL, once for each element of the batch of ``env``, independently.
 
     Each episode draws an MDP from the posterior, follows its optimal policy for ``horizon`` steps or until the
     episode ends, and updates the posterior. `Osband et al. (2013) <https://arxiv.org/abs/1306.0940>`_.
@@ -57,6 +49,11 @@ def psrl(
         true_mdp: what the regret is measured in; ``env.mdp`` of a :class:`MDPEnv`.
         progress: called after each episode with the number of episodes made, 1, as ``tqdm.update``.
         generator: random generator for the posterior; the environment has its own.
+
+    Returns:
+        ``policy``, actions of the last sampled MDP's optimal policy, int64, shape ``[*R, S]``; ``posterior`` after the
+        last episode, batch shape ``[*R]``; ``episode_returns``, undiscounted, shape ``[episodes, *R]``; ``regret``,
+        :math:`v^*(s_0) - v^{\pi_k}(s_0)` under ``true_mdp``, in units of return, shape ``[episodes, *R]``, or ``None``.
 
     Raises:
         ValueError: if ``num_episodes`` or ``horizon`` is not positive.
@@ -77,7 +74,7 @@ def psrl(
     for _ in range(num_episodes):
         sample_shape = () if tuple(posterior.batch_shape) == runs else runs
         policy, _ = policy_iteration(posterior.sample(sample_shape, generator=generator))
-        rollout = env.rollout(horizon, _Follow(policy), break_when_any_done=not runs)
+        rollout = env.rollout(horizon, partial(_follow, policy), break_when_any_done=not runs)
         statistics = count_transitions(rollout, posterior.num_states, posterior.num_actions)
         posterior = posterior.update(statistics)
         returns.append(statistics.reward_sums.sum((-1, -2)))
@@ -88,12 +85,6 @@ def psrl(
     return PSRLResult(policy, posterior, torch.stack(returns), torch.stack(regret) if regret else None)
 
 
-class _Follow:
-    """A deterministic tabular policy ``[*R, S]`` as a TorchRL policy."""
-
-    def __init__(self, policy: Tensor) -> None:
-        self.policy = policy
-
-    def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
-        action = self.policy.gather(-1, tensordict["observation"].unsqueeze(-1)).squeeze(-1)
-        return tensordict.set("action", action)
+def _follow(policy: Tensor, tensordict: TensorDictBase) -> TensorDictBase:
+    action = policy.gather(-1, tensordict["observation"].unsqueeze(-1))  # of a table [*R, S]
+    return tensordict.set("action", action.squeeze(-1))

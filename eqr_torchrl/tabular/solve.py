@@ -13,17 +13,7 @@ _TIE_TOLERANCE = 1e-10  # action values closer than this, relative to the larges
 
 
 def process_values(process: MarkovRewardProcess) -> Tensor:
-    r"""Values of a reward process: the solution of :math:`v = r^\pi + \gamma p^\pi v`.
-
-    Applied to draws from a posterior over MDPs, this gives draws from the posterior over values, which is what
-    epistemic quantile regression approximates (Definition 2 of `Luis et al. (2024)
-    <https://arxiv.org/abs/2308.06590>`_).
-
-    Args:
-        process: reward processes of batch shape ``[*B]``.
-
-    Returns:
-        Values, in units of return, shape ``[*B, S]``.
+    r"""Values of reward processes ``[*B]``: the solution of :math:`v = r^\pi + \gamma p^\pi v`, shape ``[*B, S]``.
 
     Examples:
         >>> chain = MarkovRewardProcess(torch.tensor([[0.0, 1.0], [0.0, 1.0]]), torch.tensor([3.0, 1.0]), gamma=0.5)
@@ -36,24 +26,15 @@ def process_values(process: MarkovRewardProcess) -> Tensor:
 
 
 def sample_values(
-    posterior: MDPPosterior,
-    policy: Tensor,
-    num_samples: int,
-    *,
-    generator: torch.Generator | None = None,
+    posterior: MDPPosterior, policy: Tensor, num_samples: int, *, generator: torch.Generator | None = None
 ) -> Tensor:
-    r"""Draws from the posterior over values of ``policy``, exact: each solves an MDP drawn from ``posterior``.
-
-    The pushforward :math:`v^\pi_\# \Phi`, Definition 2 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_.
+    r"""Exact draws from the posterior over values of ``policy``, the pushforward :math:`v^\pi_\# \Phi` (Definition 2).
 
     Args:
         posterior: posteriors over MDPs of batch shape ``[*B]``.
-        policy: actions ``[S]`` or ``[*B, S]``, or probabilities ``[S, A]`` or ``[*B, S, A]``.
-        num_samples: number of draws, ``Q``.
+        policy: as for :meth:`MDP.under`.
+        num_samples: number of draws, ``Q``. The result is in units of return, shape ``[Q, *B, S]``.
         generator: random generator on the device of the posterior.
-
-    Returns:
-        Values, in units of return, shape ``[Q, *B, S]``.
 
     Raises:
         ValueError: if ``num_samples`` is not positive or ``policy`` does not fit.
@@ -72,9 +53,7 @@ def sample_values(
 
 
 def policy_values(mdp: MDP, policy: Tensor) -> Tensor:
-    r"""Values :math:`v^{\pi,p}(s)` of ``policy``, exact (Eq. 1 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_).
-
-    The same as ``process_values(mdp.under(policy))``, whose arguments and errors these are: shape ``[*B, S]``.
+    r"""Exact values :math:`v^{\pi,p}(s)` of ``policy`` (Eq. 1), as :func:`process_values` of :meth:`MDP.under`.
 
     Examples:
         >>> p = torch.tensor([[[0.0, 1.0], [0.5, 0.5]], [[0.0, 1.0], [0.0, 1.0]]])
@@ -92,7 +71,7 @@ def policy_iteration(mdp: MDP, *, max_iterations: int = 100) -> tuple[Tensor, Te
 
     Args:
         mdp: MDPs of batch shape ``[*B]``.
-        max_iterations: bound on the improvement steps; a handful is usual.
+        max_iterations: bound on the improvement steps; usually fewer than ten are needed.
 
     Returns:
         Actions, int64, shape ``[*B, S]``, and their values, in units of return, shape ``[*B, S]``.

@@ -45,18 +45,13 @@ class TransitionStatistics:
 
 
 def count_transitions(trajectories: TensorDictBase, num_states: int, num_actions: int) -> TransitionStatistics:
-    """Statistics of trajectories as TorchRL's ``env.rollout`` returns them.
-
-    Steps after the first ``done`` of a trajectory are left out.
+    """Statistics, batch shape ``[*B]``, of trajectories from ``env.rollout``, each until its first ``done``.
 
     Args:
         trajectories: batch size ``[*B, T]`` with integer ``observation``, ``action`` and ``("next", "observation")``
             of shape ``[*B, T]``, ``("next", "reward")`` and ``("next", "done")`` of shape ``[*B, T, 1]``.
         num_states: number of states ``S``.
         num_actions: number of actions ``A``.
-
-    Returns:
-        Statistics of batch shape ``[*B]``, summed over time.
 
     Raises:
         ValueError: if a state or action is out of range or not an integer, or there is no time dimension.

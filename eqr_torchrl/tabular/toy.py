@@ -9,31 +9,25 @@ from torch import Tensor
 
 from eqr_torchrl.tabular.mdp import MDP
 
-TOY_POSTERIORS: dict[str, tuple[tuple[float, float], ...]] = {
+_POSTERIORS = {  # mean and standard deviation of the equally weighted components of X
     "gaussian": ((0.5, 0.1),),
     "bimodal": ((0.3, 0.03), (0.6, 0.05)),
     "heavy_tailed": ((0.3, 0.03), (0.5, 0.15)),
     "example": ((0.4, 0.1),),
 }
-"""Mean and standard deviation of the equally weighted components of X, for the posteriors of the paper: the three
-of its toy study, and the one of its introductory example and of its quantile-regression loss."""
 
 
 def toy_mdp(beta: float | Tensor, x: float | Tensor, *, gamma: float = 0.99) -> MDP:
-    r"""The toy MDP of Figure 2 and Example 1 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_.
+    r"""The toy MDP of Figure 2 and Example 1.
 
-    From ``s0`` one goes to ``s2`` with probability ``x``, else to ``s1``; from ``s2`` back to ``s0`` with probability
-    ``beta``, else to the terminal ``s3``; from ``s1`` always to ``s3``. Leaving ``s1`` earns 1, leaving ``s2``
-    costs 1. There is one action. The value of ``s0`` is
-    :math:`\gamma (1 - 2x) / (1 - \gamma^2 \beta x)`; with ``beta = 0`` the MDP is acyclic.
+    From ``s0`` to ``s2`` with probability ``x``, else to ``s1``; from ``s2`` back to ``s0`` with probability ``beta``,
+    else to the terminal ``s3``; from ``s1`` always to ``s3``. Leaving ``s1`` earns 1, leaving ``s2`` costs 1. There is
+    one action. The value of ``s0`` is :math:`\gamma (1 - 2x) / (1 - \gamma^2 \beta x)`.
 
     Args:
-        beta: probability of the cycle, a number or a tensor.
-        x: the uncertain transition probability, a number or a tensor.
+        beta: probability of the cycle; with 0 the MDP is acyclic.
+        x: the uncertain transition probability. Its shape, broadcast with that of ``beta``, is the batch shape.
         gamma: discount.
-
-    Returns:
-        MDPs in float64 whose batch shape is that of ``beta`` and ``x`` after broadcasting.
 
     Raises:
         ValueError: if ``beta`` or ``x`` is no probability.
@@ -68,8 +62,8 @@ def sample_toy_parameter(
     """Draws of the uncertain probability ``X`` of :func:`toy_mdp` under one of the paper's posteriors.
 
     Args:
-        posterior: ``"gaussian"``, ``"bimodal"``, ``"heavy_tailed"`` (the left, middle and right column of the toy
-            study) or ``"example"``.
+        posterior: ``"gaussian"``, ``"bimodal"``, ``"heavy_tailed"`` (left, middle and right column of Figure 5) or
+            ``"example"`` (Figures 2 and 4).
         num_samples: number of draws; a mixture gives each component the same number of them.
         truncation: ``"clipped"`` moves draws outside [0, 1] to its ends, as in the published study;
             ``"truncated"`` draws from the normal distribution restricted to [0, 1], as its text says.
@@ -86,9 +80,9 @@ def sample_toy_parameter(
         >>> x.unflatten(0, (2, 2500)).mean(-1)
         tensor([0.3001, 0.5987], dtype=torch.float64)
     """
-    if posterior not in TOY_POSTERIORS:
-        raise ValueError(f"posterior must be one of {', '.join(TOY_POSTERIORS)}: got {posterior!r}.")
-    components = torch.tensor(TOY_POSTERIORS[posterior], dtype=torch.float64)
+    if posterior not in _POSTERIORS:
+        raise ValueError(f"posterior must be one of {', '.join(_POSTERIORS)}: got {posterior!r}.")
+    components = torch.tensor(_POSTERIORS[posterior], dtype=torch.float64)
     if num_samples < 1 or num_samples % len(components):
         raise ValueError(f"num_samples must be a positive multiple of {len(components)}, got {num_samples}.")
     mean, std = components.unsqueeze(-1).unbind(1)  # [components, 1]

@@ -18,9 +18,10 @@ def transitions(n: int = 50) -> TensorDict:
     return TensorDict({"observation": s, "action": a, "next": outcome}, [n])
 
 
-def test_held_out_errors_by_hand():
+def test_held_out_errors_by_hand(monkeypatch):
+    monkeypatch.setattr("eqr_torchrl.diagnostics.model_errors._CHUNK", 7)
     data = transitions()
-    errors = held_out_errors(LinearModel(noise=0.2), data, chunk_size=7)
+    errors = held_out_errors(LinearModel(noise=0.2), data)
     s, a = data["observation"], data["action"]
     for member, gain in enumerate(GAINS):
         residual = (0.9 - gain) * s

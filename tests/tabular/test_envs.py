@@ -44,6 +44,8 @@ def test_frequencies_match_the_transition_table():
 
 
 def test_each_element_of_a_batch_follows_its_own_mdp():
+    grid = ToyMDP(beta=0.0, x=torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 1.0]]))
+    assert grid.rollout(2, break_when_any_done=False)["observation"][..., 1].tolist() == [[1, 2, 1], [2, 1, 2]]
     env = ToyMDP(beta=0.0, x=torch.tensor([0.0, 1.0]))
     rollout = env.rollout(2, break_when_any_done=False)
     assert rollout["observation"].tolist() == [[0, 1], [0, 2]]

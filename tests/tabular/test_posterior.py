@@ -131,9 +131,18 @@ def test_stochastic_policy_mixes_drawn_rows(generator):
 
 def test_known_rewards_are_not_drawn(generator):
     rewards = torch.tensor([[1.0, 2.0], [0.0, 0.0]], dtype=torch.float64)
-    posterior = ConjugatePosterior(DirichletPosterior.prior(2, 2, terminal_states=(1,)), rewards, 0.9, (1,))
+    known = NormalPosterior(rewards, torch.full_like(rewards, torch.inf))
+    posterior = ConjugatePosterior(DirichletPosterior.prior(2, 2, terminal_states=(1,)), known, 0.9, (1,))
     process = posterior.sample_process(torch.tensor([1, 0]), (3,), generator=generator)
     assert process.rewards.tolist() == [[2.0, 0.0]] * 3
+
+
+def test_each_element_of_a_batch_draws_rewards_of_its_own(generator):
+    table = torch.ones(2, 3, 1, 3, dtype=torch.float64)  # two posteriors over transitions, one over rewards
+    posterior = ConjugatePosterior(DirichletPosterior(table), NormalPosterior.prior(3, 1), 0.9)
+    rewards = posterior.sample((5,), generator=generator).rewards
+    assert rewards.shape == (5, 2, 3, 1)
+    assert not torch.equal(rewards[:, 0], rewards[:, 1])
 
 
 def test_empirical_posterior_draws_within_each_element_of_the_batch(generator):
@@ -155,7 +164,7 @@ def test_empirical_posterior_draws_within_each_element_of_the_batch(generator):
         (lambda: NormalPosterior(torch.zeros(2, 1), torch.zeros(2, 1)), "positive"),
         (lambda: NormalPosterior(torch.zeros(2, 1), torch.ones(1, 2)), "precision must be of shape"),
         (
-            lambda: ConjugatePosterior(DirichletPosterior.prior(2, 1), torch.zeros(3, 1), 0.9),
+            lambda: ConjugatePosterior(DirichletPosterior.prior(2, 1), NormalPosterior.prior(3, 1), 0.9),
             "rewards must be of shape",
         ),
         (lambda: EmpiricalPosterior(toy_mdp(0.0, 0.5)), "batch"),

@@ -12,6 +12,7 @@ from eqr_torchrl.tabular import (
     ConjugatePosterior,
     DirichletPosterior,
     MarkovRewardProcess,
+    NormalPosterior,
     policy_values,
     process_values,
     sample_toy_parameter,
@@ -40,7 +41,8 @@ def layered_posterior(seed: int, *, layers: int, width: int) -> ConjugatePosteri
     concentration[-1, :, -1] = 1.0
     rewards = torch.randn(states, 1, generator=generator, dtype=torch.float64)
     rewards[-1] = 0.0
-    return ConjugatePosterior(DirichletPosterior(concentration), rewards, GAMMA, (states - 1,))
+    known = NormalPosterior(rewards, torch.full_like(rewards, torch.inf))
+    return ConjugatePosterior(DirichletPosterior(concentration), known, GAMMA, (states - 1,))
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)

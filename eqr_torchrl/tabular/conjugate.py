@@ -1,4 +1,4 @@
-"""Dirichlet posterior over transition probabilities."""
+"""Conjugate posteriors over transition probabilities and over mean rewards."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from eqr_torchrl.tabular.statistics import TransitionStatistics
 
 @dataclass(frozen=True, eq=False)
 class DirichletPosterior:
-    r"""Independent Dirichlet distributions over :math:`p(\cdot|s,a)`, one for each state and action.
+    r"""Independent Dirichlet distributions over :math:`p(\cdot|s,a)`, one for each state and action (Assumption 1).
 
-    Independence between rows is Assumption 1 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_. A zero
-    concentration makes a successor impossible, which is how a known part of the dynamics, a terminal state or an
+    A zero concentration makes a successor impossible, which is how a known part of the dynamics, a terminal state or an
     acyclic structure is stated.
 
     Args:
@@ -31,9 +30,8 @@ class DirichletPosterior:
         >>> posterior = DirichletPosterior.prior(num_states=3, num_actions=2, concentration=0.5, terminal_states=(2,))
         >>> posterior.sample((1000,)).shape
         torch.Size([1000, 3, 2, 3])
-        >>> posterior.mean()[:, 0]
+        >>> posterior.mean()[1:, 0]
         tensor([[0.3333, 0.3333, 0.3333],
-                [0.3333, 0.3333, 0.3333],
                 [0.0000, 0.0000, 1.0000]], dtype=torch.float64)
     """
 
@@ -60,7 +58,7 @@ class DirichletPosterior:
         shared_noise: bool = False,
         device=None,
     ) -> DirichletPosterior:
-        """A symmetric prior, float64: ``concentration`` for every successor, and terminal states that stay put."""
+        """A symmetric prior, float64: ``concentration`` for every successor, and absorbing terminal states."""
         table = torch.full((num_states, num_actions, num_states), concentration, dtype=torch.float64, device=device)
         for state in terminal_states:
             table[state] = 0.0
@@ -70,8 +68,7 @@ class DirichletPosterior:
     def update(self, statistics: TransitionStatistics) -> DirichletPosterior:
         """The posterior after ``statistics``: counts add to the concentrations of successors that are possible."""
         counts = statistics.counts.to(self.concentration)
-        possible = self.concentration > 0
-        if bool((counts.masked_fill(possible, 0) > 0).any()):
+        if bool((counts.masked_fill(self.concentration > 0, 0) > 0).any()):
             raise ValueError("statistics hold a transition whose concentration is zero, that is, an impossible one.")
         return replace(self, concentration=self.concentration + counts)
 
@@ -80,15 +77,9 @@ class DirichletPosterior:
         return self.concentration / self.concentration.sum(-1, keepdim=True)
 
     def sample(self, sample_shape: tuple[int, ...] = (), *, policy: Tensor | None = None, generator=None) -> Tensor:
-        """Draws of transition probabilities.
+        """Draws of transition probabilities, ``[*Q, *B, S, A, S]`` for ``sample_shape`` ``Q``.
 
-        Args:
-            sample_shape: shape ``Q`` of independent draws.
-            policy: deterministic actions ``[S]`` or ``[*B, S]``: only their rows are drawn.
-            generator: random generator on the device of the concentrations.
-
-        Returns:
-            Probabilities, shape ``[*Q, *B, S, A, S]``, or ``[*Q, *B, S, S]`` with ``policy``.
+        With deterministic actions ``policy``, ``[S]`` or ``[*B, S]``, only their rows are drawn: ``[*Q, *B, S, S]``.
         """
         table = self.concentration if policy is None else select_actions(self.concentration, policy, 1)
         batch_dims = self.concentration.dim() - 3
@@ -114,3 +105,68 @@ def _log_gamma_draws(shape_parameter: Tensor, generator) -> Tensor:
     draws = torch._standard_gamma(shape_parameter + 1, generator=generator).log_()
     uniform = torch.rand(draws.shape, generator=generator, dtype=draws.dtype, device=draws.device)
     return draws.add_(uniform.log_().div_(shape_parameter)).masked_fill_(shape_parameter == 0, -torch.inf)
+
+
+@dataclass(frozen=True, eq=False)
+class NormalPosterior:
+    r"""Normal posterior over mean rewards whose observation noise is known.
+
+    .. math:: \tau' = \tau + n \tau_x, \qquad \mu' = \frac{\tau \mu + \tau_x \sum r}{\tau'}
+
+    Args:
+        mean: in units of reward, shape ``[*B, S, A]``.
+        precision: inverse variance of the mean reward, shape ``[*B, S, A]``; infinite for a known reward.
+        observation_precision: inverse variance of one observed reward.
+
+    Raises:
+        ValueError: if the shapes differ or a precision is not positive.
+
+    Examples:
+        >>> prior = NormalPosterior.prior(num_states=1, num_actions=1, observation_precision=3.0)
+        >>> one = torch.ones(1, 1, 1, dtype=torch.float64)
+        >>> prior.update(TransitionStatistics(one, 2 * one[0])).mean  # after one reward of 2
+        tensor([[1.5000]], dtype=torch.float64)
+    """
+
+    mean: Tensor
+    precision: Tensor
+    observation_precision: float = 1e6
+
+    def __post_init__(self) -> None:
+        if self.mean.shape != self.precision.shape:
+            raise ValueError(f"precision must be of shape {tuple(self.mean.shape)}, got {tuple(self.precision.shape)}.")
+        if not bool((self.precision > 0).all()) or not self.observation_precision > 0:
+            raise ValueError("precision and observation_precision must be positive.")
+
+    @classmethod
+    def prior(
+        cls,
+        num_states: int,
+        num_actions: int,
+        *,
+        mean: float = 0.0,
+        precision: float = 1.0,
+        observation_precision: float = 1e6,
+        terminal_states: tuple[int, ...] = (),
+        device=None,
+    ) -> NormalPosterior:
+        """The same prior everywhere, float64, except for terminal states, whose reward is known to be zero."""
+        means = torch.full((num_states, num_actions), mean, dtype=torch.float64, device=device)
+        precisions = torch.full_like(means, precision)
+        means[list(terminal_states)], precisions[list(terminal_states)] = 0.0, torch.inf
+        return cls(means, precisions, observation_precision)
+
+    def update(self, statistics: TransitionStatistics) -> NormalPosterior:
+        """The posterior after ``statistics``."""
+        precision = self.precision + self.observation_precision * statistics.visits.to(self.mean)
+        prior_weight = torch.where(self.precision.isinf(), 1.0, self.precision / precision)
+        mean = prior_weight * self.mean + self.observation_precision * statistics.reward_sums.to(self.mean) / precision
+        return replace(self, mean=mean, precision=precision.expand_as(mean))
+
+    def sample(self, sample_shape: tuple[int, ...] = (), *, policy: Tensor | None = None, generator=None) -> Tensor:
+        """Draws of mean rewards, shape ``[*Q, *B, S, A]``, or ``[*Q, *B, S]`` for the actions of ``policy``."""
+        mean, precision = self.mean, self.precision
+        if policy is not None:
+            mean, precision = select_actions(mean, policy, 0), select_actions(precision, policy, 0)
+        noise = torch.randn((*sample_shape, *mean.shape), generator=generator, dtype=mean.dtype, device=mean.device)
+        return mean + precision.rsqrt() * noise
