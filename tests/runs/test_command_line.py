@@ -121,7 +121,7 @@ MISTAKES = {
     "utility=null": r"utility must be a choice, got null; ~utility removes it\. Choices: mean, optimistic\.",
     "steps": r"cannot read 'steps' as key=value: ",
     "steps=[1": r"cannot read 'steps=\[1' as key=value: ",
-    "steps=1,2": r"steps=1,2 is a sweep: add --multirun, or pass a list as steps=\[\.\.\.\]",
+    "steps=1,2": r"Ambiguous value for argument 'steps=1,2' .* To sweep over it, add --multirun",
     "algorithm=incomplete": r"a value is needed for successors: add successors=\.\.\.",
     "name=${nowhere}": r"Interpolation key 'nowhere' not found",
     "+steps=3": r"Could not append to config. An item is already at 'steps'",
