@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import uuid
 import warnings
@@ -24,9 +25,8 @@ class RunLogger:
     """Writes a run's numbers: ``metrics.csv`` (one row a call), ``evaluations.csv`` (one row an evaluation episode).
 
     Both reach TensorBoard and wandb too, with environment steps as horizontal axis; of an evaluation the means over its
-    episodes, as ``evaluation/episode_return`` and ``evaluation/episode_length``. TorchRL's ``CSVLogger`` writes one
-    file per metric without names or seeds, so the two tables are written here; every other logger is TorchRL's. An
-    error of a logger (no account, no network, a full disk) becomes one warning, and training continues.
+    episodes, as ``evaluation/episode_return`` and ``evaluation/episode_length``. An error of a logger (no account, no
+    network, a full disk) becomes one warning, and training continues.
 
     Args:
         folder: the run folder, made if need be. Existing tables are continued.
@@ -63,21 +63,15 @@ class RunLogger:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._warned: set[str] = set()
-        self._tables = {
-            METRICS_FILE: Table(self.folder / METRICS_FILE, [STEP]),
-            EVALUATIONS_FILE: Table(self.folder / EVALUATIONS_FILE, EVALUATION_COLUMNS),
-        }
+        last = math.inf if resume_at is None else resume_at
+        self._metrics = Table(self.folder / METRICS_FILE, [STEP], last)
+        self._evaluations = Table(self.folder / EVALUATIONS_FILE, EVALUATION_COLUMNS, last)
         self._backends: dict[str, Logger] = {}
         for backend in backends:
             name = backend if isinstance(backend, str) else type(backend).__name__
-            opened = self._guard(name, lambda backend=backend: _open(backend, self.folder, config, dict(wandb or {})))
+            opened = self._guard(name, _open, backend, self.folder, config, dict(wandb or {}), resume_at)
             if opened is not None:
                 self._backends[name] = opened
-        if resume_at is not None:
-            for table in self._tables.values():
-                table.truncate_after(resume_at)
-            for name, backend in self._backends.items():
-                self._guard(name, lambda backend=backend: _drop_after(backend, resume_at))
 
     def log(self, metrics: Mapping[str, Any], env_steps: int) -> None:
         """Log one row of metrics.
@@ -90,7 +84,7 @@ class RunLogger:
             ValueError: if a value is no single number.
         """
         values = {name: _as_number(name, value) for name, value in metrics.items()}
-        self._guard(METRICS_FILE, lambda: self._tables[METRICS_FILE].append({STEP: int(env_steps), **values}))
+        self._guard(METRICS_FILE, self._metrics.append, {STEP: int(env_steps), **values})
         self._send(values, int(env_steps))
 
     def log_evaluation(self, episodes: Sequence[Mapping[str, Any]], env_steps: int, **labels: Any) -> None:
@@ -104,30 +98,33 @@ class RunLogger:
         Raises:
             ValueError: if a column is missing.
         """
-        for row in ({**labels, STEP: int(env_steps), **episode} for episode in episodes):
-            missing = [name for name in EVALUATION_COLUMNS if name not in row]
-            if missing:
-                raise ValueError(
-                    f"an evaluation must have the columns {', '.join(EVALUATION_COLUMNS)}: missing {missing}."
-                )
-            self._guard(EVALUATIONS_FILE, lambda row=row: self._tables[EVALUATIONS_FILE].append(row))
+        for episode in episodes:
+            row = {**labels, STEP: int(env_steps), **episode}
+            if missing := [name for name in EVALUATION_COLUMNS if name not in row]:
+                columns = ", ".join(EVALUATION_COLUMNS)
+                raise ValueError(f"an evaluation must have the columns {columns}: missing {missing}.")
+            self._guard(EVALUATIONS_FILE, self._evaluations.append, row)
         names = ("episode_return", "episode_length")
         means = {f"evaluation/{name}": float(np.mean([row[name] for row in episodes])) for name in names}
         self._send(means, int(env_steps))
 
     def close(self) -> None:
-        """Close all loggers."""
+        """Closes all loggers, so that the next run in this process starts its own."""
         for name, backend in self._backends.items():
-            self._guard(name, lambda backend=backend: _close(backend))
+            self._guard(name, backend.close)
         self._backends = {}
 
     def _send(self, values: Mapping[str, float], env_steps: int) -> None:
         for name, backend in self._backends.items():
-            self._guard(name, lambda backend=backend: _log(backend, values, env_steps))
+            if isinstance(backend, WandbLogger):
+                # wandb drops rows whose own step decreases; as a column that metrics are drawn against, it may
+                self._guard(name, backend.log_metrics, {STEP: env_steps, **values}, override_global_step=True)
+            else:
+                self._guard(name, backend.log_metrics, dict(values), step=env_steps)
 
-    def _guard(self, name: str, action: Callable[[], Any]) -> Any:
+    def _guard(self, name: str, action: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         try:
-            return action()
+            return action(*args, **kwargs)
         except Exception as error:
             if name not in self._warned:
                 self._warned.add(name)
@@ -145,12 +142,18 @@ def check_backends(backends: Sequence[str | Logger]) -> None:
             raise ValueError(f"logger.backends must hold 'tensorboard', 'wandb' or TorchRL loggers, got {backend!r}.")
 
 
-def _open(backend: str | Logger, folder: Path, config: Mapping[str, Any] | None, wandb: dict[str, Any]) -> Logger:
-    if isinstance(backend, Logger):
-        return backend
+def _open(
+    backend: str | Logger, folder: Path, config: Mapping[str, Any] | None, wandb: dict[str, Any], resume_at: int | None
+) -> Logger:
+    logger = _open_wandb(folder, config, wandb) if backend == "wandb" else backend
     if backend == "tensorboard":
-        return TensorboardLogger(exp_name="tensorboard", log_dir=str(folder))
-    return _open_wandb(folder, config, wandb)
+        logger = TensorboardLogger(exp_name="tensorboard", log_dir=str(folder))
+    if isinstance(logger, TensorboardLogger) and resume_at is not None:  # what lies beyond will be logged again
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+        start = SessionLog(status=SessionLog.START)
+        logger.experiment.file_writer.add_event(Event(step=resume_at + 1, session_log=start))
+    return logger  # pyright: ignore[reportReturnType]
 
 
 def _open_wandb(folder: Path, config: Mapping[str, Any] | None, arguments: dict[str, Any]) -> Logger:
@@ -180,37 +183,10 @@ def _open_wandb(folder: Path, config: Mapping[str, Any] | None, arguments: dict[
     return logger
 
 
-def _log(backend: Logger, values: Mapping[str, float], env_steps: int) -> None:
-    if isinstance(backend, WandbLogger):
-        # wandb drops rows whose own step decreases; as a column that metrics are drawn against, env_steps may
-        backend.log_metrics({STEP: env_steps, **values}, override_global_step=True)
-    else:
-        backend.log_metrics(dict(values), step=env_steps)
-
-
-def _drop_after(backend: Logger, env_steps: int) -> None:
-    """Mark what TensorBoard holds beyond ``env_steps`` as void: it will be logged again."""
-    if isinstance(backend, TensorboardLogger):
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-
-        backend.experiment.file_writer.add_event(
-            Event(step=env_steps + 1, session_log=SessionLog(status=SessionLog.START))
-        )
-
-
-def _close(backend: Logger) -> None:
-    """Write out what is still in memory and end the run, so that the next run in this process starts its own."""
-    for name in ("finish", "close"):  # wandb; TensorBoard
-        end = getattr(backend.experiment, name, None)
-        if callable(end):
-            end()
-            return
-
-
 def _as_number(name: str, value: Any) -> int | float:
-    if isinstance(value, (bool, int, float)):
-        return int(value) if isinstance(value, bool) else value
     if isinstance(value, (torch.Tensor, np.ndarray, np.generic)) and np.prod(value.shape) == 1:
-        return _as_number(name, value.item())
+        value = value.item()
+    if isinstance(value, (int, float)):
+        return int(value) if isinstance(value, bool) else value
     shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
     raise ValueError(f"a logged value must be one number: got {type(value).__name__}{shape} for {name!r}.")

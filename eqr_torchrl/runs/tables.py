@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ class Table:
     Args:
         path: the file; made with the first row.
         columns: columns that come first, in this order.
+        last: rows beyond this environment step are dropped: what was logged after a checkpoint.
 
     Examples:
         >>> import tempfile
@@ -34,12 +36,11 @@ class Table:
         2,,-3.0
     """
 
-    def __init__(self, path: str | Path, columns: Sequence[str] = ()) -> None:
+    def __init__(self, path: str | Path, columns: Sequence[str], last: float = math.inf) -> None:
         self.path, self.columns = Path(path), list(columns)
         if self.path.exists():
-            header, rows = _read(self.path)
-            self.columns = header or self.columns
-            self._rewrite(self.columns, [dict(zip(header, row, strict=True)) for row in rows])
+            rows = read_csv(self.path)
+            self._rewrite(list(rows[0] if rows else columns), [row for row in rows if float(row[STEP]) <= last])
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Writes one row; columns it does not name stay empty."""
@@ -47,16 +48,14 @@ class Table:
         if new or not self.path.exists():
             self._rewrite([*self.columns, *new], read_csv(self.path) if self.path.exists() else [])
         with open(self.path, "a", encoding="utf-8", newline="") as file:
-            file.write(_format([[row.get(name) for name in self.columns]]))
-
-    def truncate_after(self, env_steps: int) -> None:
-        """Drops the rows beyond ``env_steps``: what was logged after a checkpoint."""
-        if self.path.exists():
-            self._rewrite(self.columns, [row for row in read_csv(self.path) if float(row[STEP]) <= env_steps])
+            csv.DictWriter(file, self.columns, lineterminator="\n").writerow(row)
 
     def _rewrite(self, columns: list[str], rows: Iterable[Mapping[str, Any]]) -> None:
-        text = _format([columns, *([row.get(name) for name in columns] for row in rows)])
-        replace_file(self.path, lambda path: path.write_text(text, encoding="utf-8", newline=""))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        replace_file(self.path, lambda path: path.write_text(text.getvalue(), encoding="utf-8", newline=""))
         self.columns = columns
 
 
@@ -72,18 +71,7 @@ def read_csv(path: str | Path, *, times: bool = True) -> list[dict[str, str]]:
         One dictionary per row, column to text; empty cells are ``""``. An unfinished last line, of a process that was
         killed or a disk that was full, is left out.
     """
-    header, rows = _read(Path(path))
-    keep = [i for i, name in enumerate(header) if times or not name.startswith(TIME_PREFIX)]
-    return [{header[i]: row[i] for i in keep} for row in rows]
-
-
-def _read(path: Path) -> tuple[list[str], list[list[str]]]:
-    text = path.read_text(encoding="utf-8")
-    lines = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1])))
-    return (lines[0], [line for line in lines[1:] if len(line) == len(lines[0])]) if lines else ([], [])
-
-
-def _format(lines: Iterable[Iterable[Any]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(lines)
-    return text.getvalue()
+    text = Path(path).read_text(encoding="utf-8")
+    rows = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
+    whole = [row for row in rows if None not in row and None not in row.values()]
+    return [{name: row[name] for name in row if times or not name.startswith(TIME_PREFIX)} for row in whole]
