@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def replace_file(path: str | Path, write: Callable[[Path], object]) -> None:
-    """Write ``path`` through a temporary file beside it that is synced to disk and then renamed over it.
+    """Writes ``path`` through a temporary file beside it, which is synced to disk and then renamed.
 
     The temporary name is always the same, so that what a killed process left behind is overwritten; a run folder's
     lock ensures that there is one writer. An ``OSError`` names ``path``, which stays as it was.
@@ -35,15 +35,9 @@ def replace_file(path: str | Path, write: Callable[[Path], object]) -> None:
             reason = "no space left on the disk" if free < 2**20 else str(error)
             raise OSError(f"cannot write {path}: {reason}.") from error
         raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    # the rename itself lives in the folder; where folders cannot be opened (Windows) there is nothing to sync
-    if not hasattr(os, "O_DIRECTORY"):
-        return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    if hasattr(os, "O_DIRECTORY"):  # the rename itself lives in the folder; Windows cannot open folders
+        descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -7,17 +7,16 @@ removes older checkpoints before the new one is synced to disk, and folders of a
 from __future__ import annotations
 
 import pickle
-import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.serialization import config
 
 from eqr_torchrl.runs.atomic import replace_file
 from eqr_torchrl.runs.settings import differences, versions
-from eqr_torchrl.runs.state import is_replay_state
 
 FORMAT = 2
 CHECKPOINT_FOLDER = "checkpoints"
@@ -31,10 +30,10 @@ def save_checkpoint(
     fingerprint: Mapping[str, Any] | None = None,
     keep_last: int | None = None,
 ) -> Path:
-    """Write ``state`` to ``path`` so that neither a crash nor a full disk can harm what was saved before.
+    """Writes ``state`` to ``path`` so that neither a crash nor a full disk can harm what was saved before.
 
-    Tensors are written from where they are: no copy is made in memory, whatever their size. Older checkpoints are
-    removed only when the new one is on the disk.
+    Tensors are written from where they are, without a copy in memory. Older checkpoints are removed only when the new
+    one is on the disk.
 
     Args:
         path: the file, e.g. ``checkpoint_path(run_dir, env_steps)``; its folder is made.
@@ -70,7 +69,9 @@ def save_checkpoint(
     path.parent.mkdir(parents=True, exist_ok=True)
     for leftover in path.parent.glob(".*.tmp"):  # of a process that was killed while it wrote
         leftover.unlink(missing_ok=True)
-    replace_file(path, lambda temporary: _write(content, temporary))
+    # without checksums, which take six times as long as the rest and are ignored by a memory map
+    with config.patch({"save.compute_crc32": False}):
+        replace_file(path, lambda temporary: torch.save(content, temporary))
     if keep_last is not None:
         for old in _checkpoints(path.parent)[:-keep_last]:
             if old != path:
@@ -79,11 +80,10 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: str | Path, *, fingerprint: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Read what :func:`save_checkpoint` wrote, to the CPU.
+    """Reads what :func:`save_checkpoint` wrote, to the CPU.
 
-    The tensors belong to the caller: nothing done to them reaches the file. The rows of replay buffers alone are mapped
-    from the file until :func:`~eqr_torchrl.runs.restore_state` copies them into a buffer, so that tens of gigabytes are
-    in memory once, not twice.
+    The tensors are mapped from the file, so that a replay buffer of tens of gigabytes is in memory once when it is
+    restored, not twice; nothing done to them reaches the file.
 
     Args:
         path: the file.
@@ -96,8 +96,7 @@ def load_checkpoint(path: str | Path, *, fingerprint: Mapping[str, Any] | None =
         ValueError: if there is no readable checkpoint at ``path``, or its fingerprint differs; the entries are named.
 
     Warns:
-        UserWarning: if it was written with other versions of Python, torch or the libraries in between: the run
-            continues, but perhaps not bit for bit.
+        UserWarning: if it was written with other versions of Python, torch or the libraries in between.
     """
     path = Path(path)
     if not path.is_file():
@@ -117,7 +116,7 @@ def load_checkpoint(path: str | Path, *, fingerprint: Mapping[str, Any] | None =
     changed = [f"{name} {old} (now {new})" for name, old, new in differences(content["versions"], versions())]
     if changed:
         warnings.warn(f"{path} was written with {', '.join(changed)}; results may differ slightly.", stacklevel=2)
-    return _own(content["state"])
+    return content["state"]
 
 
 def checkpoint_path(run_dir: str | Path, env_steps: int) -> Path:
@@ -142,18 +141,7 @@ def latest_checkpoint(folder: str | Path) -> Path | None:
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    found = [path for path in folder.glob("step_*.pt") if re.fullmatch(r"step_\d+\.pt", path.name)]
-    return sorted(found, key=lambda path: int(path.stem[5:]))
-
-
-def _write(content: dict[str, Any], path: Path) -> None:
-    # checksums take six times as long as the rest, and reading by memory map ignores them
-    checksums = torch.serialization.get_crc32_options()
-    torch.serialization.set_crc32_options(False)
-    try:
-        torch.save(content, path)
-    finally:
-        torch.serialization.set_crc32_options(checksums)
+    return sorted(folder.glob("step_[0-9]*.pt"), key=lambda path: (len(path.name), path.name))
 
 
 def _plain(value: Any, where: str) -> Any:
@@ -168,12 +156,3 @@ def _plain(value: Any, where: str) -> Any:
         return value
     kind = f"{type(value).__module__}.{type(value).__name__}"
     raise ValueError(f"a checkpoint holds tensors, numbers, strings and containers of them: got {kind} at {where}.")
-
-
-def _own(value: Any) -> Any:
-    """Copies of all tensors but a replay buffer's rows, so that the file can be removed."""
-    if isinstance(value, dict):
-        return value if is_replay_state(value) else {key: _own(item) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_own(item) for item in value)
-    return value.clone() if isinstance(value, torch.Tensor) else value

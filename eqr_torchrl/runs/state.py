@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from tensordict import TensorDict
@@ -12,7 +12,7 @@ from torch import nn
 from torchrl.checkpoint import GlobalRNGState
 from torchrl.data import ReplayBuffer, TensorStorage
 
-_RNG, _REPLAY, _CHUNK = "rng", "replay_buffer", 1 << 20  # rows copied at a time
+_RNG = "rng"
 
 
 def capture_state(**parts: Any) -> dict[str, Any]:
@@ -21,10 +21,9 @@ def capture_state(**parts: Any) -> dict[str, Any]:
     Nothing is copied, and of a replay buffer the filled part alone is kept: save the result before training continues.
 
     Args:
-        **parts: name to part: modules (losses with their target networks, world models), optimisers, TorchRL replay
-            buffers, ``torch.Generator`` objects, anything that is made of such parts (its ``state_parts`` maps names to
-            them), anything else with ``state_dict`` and ``load_state_dict``, and plain values (numbers, strings,
-            containers of them), which are kept unchanged.
+        **parts: modules (losses with their target networks, world models), optimisers, TorchRL replay buffers,
+            ``torch.Generator`` objects, anything made of such parts (its ``state_parts`` maps names to them), anything
+            else with ``state_dict`` and ``load_state_dict``, and plain values, which are kept unchanged.
 
     Returns:
         One entry per part and ``"rng"``: the global generators of Python, NumPy and torch (CPU and CUDA).
@@ -36,8 +35,6 @@ def capture_state(**parts: Any) -> dict[str, Any]:
     Examples:
         >>> network = torch.nn.Linear(2, 1)
         >>> state = capture_state(network=network, env_steps=1000)
-        >>> sorted(state)
-        ['env_steps', 'network', 'rng']
         >>> a = torch.rand(1)
         >>> restore_state(state, network=network)
         >>> torch.equal(a, torch.rand(1))
@@ -52,8 +49,7 @@ def restore_state(state: Mapping[str, Any], **parts: Any) -> None:
     """Restores the state of all parts, and last that of the global random number generators.
 
     Build everything first, since building draws random numbers; restore before anything is captured in a CUDA graph,
-    since optimisers get new state tensors. A checkpoint from a GPU can be restored on a CPU and the other way round;
-    the run then continues, but not bit for bit.
+    since optimisers get new state tensors. Restored on another kind of device, a run continues, but not bit for bit.
 
     Args:
         state: from :func:`capture_state`, perhaps by way of a checkpoint; it is not changed and not shared.
@@ -71,11 +67,6 @@ def restore_state(state: Mapping[str, Any], **parts: Any) -> None:
     if not torch.cuda.is_available():
         saved.pop("torch_cuda", None)
     GlobalRNGState().load_state_dict(saved)
-
-
-def is_replay_state(value: Any) -> bool:
-    """Whether ``value`` is what :func:`capture_state` keeps of a replay buffer."""
-    return isinstance(value, Mapping) and value.get("kind") == _REPLAY
 
 
 def _state_of(part: Any) -> Any:
@@ -101,16 +92,13 @@ def _restore(name: str, part: Any, saved: Any) -> None:
     elif isinstance(part, nn.Module):
         _check_shapes(name, part.state_dict(), saved)
         part.load_state_dict(saved)
-    elif isinstance(part, torch.optim.Optimizer):
-        sizes = [[len(group["params"]) for group in groups] for groups in (part.param_groups, saved["param_groups"])]
-        if sizes[0] != sizes[1]:
-            raise ValueError(f"{name} does not fit the checkpoint: parameter groups of {sizes[0]}, saved {sizes[1]}.")
+    else:
+        if isinstance(part, torch.optim.Optimizer):
+            sizes = [[len(group["params"]) for group in state["param_groups"]] for state in (part.state_dict(), saved)]
+            if sizes[0] != sizes[1]:
+                raise ValueError(f"{name} does not fit the checkpoint: groups of {sizes[0]}, saved {sizes[1]}.")
         # torch keeps tensors that already have the right device and dtype: a copy, or two optimisers could share them
         part.load_state_dict(copy.deepcopy(dict(saved)))
-    elif hasattr(part, "load_state_dict"):
-        part.load_state_dict(copy.deepcopy(saved))
-    else:
-        raise ValueError(f"{name} must have load_state_dict to be restored: got {type(part).__name__}.")
 
 
 def _check_shapes(name: str, needed: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
@@ -138,7 +126,6 @@ def _replay_state(buffer: ReplayBuffer) -> dict[str, Any]:
         rows = {"": rows}
     leaves = rows.items() if isinstance(rows, dict) else rows.items(include_nested=True, leaves_only=True)
     return {
-        "kind": _REPLAY,
         "capacity": int(buffer.storage.max_size),
         "num_rows": num_rows,
         "rows": {key if isinstance(key, tuple) else (key,): _without_the_rest(value) for key, value in leaves},
@@ -156,11 +143,9 @@ def _restore_replay(name: str, buffer: ReplayBuffer, state: Mapping[str, Any]) -
             f"{name}: {num_rows} rows of a buffer of capacity {old} do not fit into one of capacity {new}."
         )
     buffer.empty()
-    storage: Any = buffer.storage  # typed for single rows by TorchRL; a slice moves whole blocks
-    for start in range(0, num_rows, _CHUNK):
-        stop = min(start + _CHUNK, num_rows)
-        chunk = {key: value[start:stop] for key, value in state["rows"].items()}
-        storage.set(slice(start, stop), chunk[("",)] if ("",) in chunk else TensorDict(chunk, [stop - start]))
+    if num_rows:
+        rows, storage = state["rows"], cast(Any, buffer.storage)  # typed for single rows by TorchRL
+        storage.set(slice(0, num_rows), rows[("",)] if ("",) in rows else TensorDict(rows, [num_rows]))
     buffer.writer.load_state_dict(state["writer"])
     buffer.sampler.load_state_dict(state["sampler"])
     buffer._transform.load_state_dict(state["transforms"])
