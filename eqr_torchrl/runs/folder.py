@@ -35,9 +35,7 @@ def plan_run(
     has one, all of it otherwise. ``resume=PATH`` (a checkpoint or a run folder) continues there, or in ``run_dir``.
 
     Raises:
-        ValueError: if ``run_dir`` is a file or already holds a run and ``resume`` is ``None``, if ``resume`` is
-            ``"auto"`` without ``run_dir``, or if there is no checkpoint where ``resume`` says.
-        RuntimeError: if another process is writing the run that would be resumed.
+        ValueError: if ``run_dir`` is a file or already holds a run that is not resumed, or ``resume`` cannot be.
     """
     folder = None if run_dir is None else Path(run_dir).expanduser()
     if folder is not None and folder.exists() and not folder.is_dir():
@@ -51,7 +49,6 @@ def plan_run(
             return RunPlan(folder)
         if (read_status(folder) or {}).get("state") == "finished":
             return RunPlan(folder, finished=True)
-        _refuse_if_running(folder)
         return RunPlan(folder, latest_checkpoint(folder))
     source = Path(resume).expanduser()
     checkpoint = source if source.is_file() else latest_checkpoint(source)
@@ -60,7 +57,6 @@ def plan_run(
     in_run_folder = checkpoint.parent.name == CHECKPOINT_FOLDER
     old = checkpoint.parent.parent if in_run_folder else checkpoint.parent
     if (folder is not None and folder.resolve() == old.resolve()) or (folder is None and in_run_folder):
-        _refuse_if_running(old)
         return RunPlan(old, checkpoint)
     return RunPlan(_new_folder(root, name, folder), checkpoint, copy_from=old)
 
@@ -104,9 +100,3 @@ def _new_folder(root: str | Path, name: str, folder: Path | None) -> Path:
 
 def _holds_run(folder: Path) -> bool:
     return any((folder / name).exists() for name in (STATUS_FILE, CONFIG_FILE, METRICS_FILE, CHECKPOINT_FOLDER))
-
-
-def _refuse_if_running(folder: Path) -> None:
-    status = read_status(folder)
-    if status is not None and status["state"] == "running":
-        raise RuntimeError(f"run_dir={folder} is being written by another process; wait for it or stop it.")

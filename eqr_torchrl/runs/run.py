@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ class Run:
     """Records a training loop: its folder, lock, status, logs, timers, progress bar, evaluations and checkpoints.
 
     It is passive: it never calls the algorithm, and a loop from which every use of it is deleted still learns. A step
-    is one environment step; steps are counted from the end of the warm-up, so those of the warm-up are not positive.
+    is one environment step, counted from the end of the warm-up, so that those of the warm-up are not positive.
     Between two steps the run writes a row of metrics every ``log_every`` steps (means since the last row, and seconds
     under ``time/``), evaluates every ``eval_every`` and at the last, and saves a checkpoint: at the first end of an
     episode that is ``checkpoint_every`` steps or more after the last checkpoint, at the latest after twice as many, and
@@ -105,11 +105,11 @@ class Run:
         Args:
             env: the real environment, which gives the run its name and is reset at checkpoints.
             policy: saved alone beside each checkpoint, for :func:`~eqr_torchrl.runs.load_agent`.
-            **parts: everything with a state, see :func:`~eqr_torchrl.runs.capture_state`; put back on entry if the
+            **parts: everything with a state, see :func:`~eqr_torchrl.runs.capture_state`; restored on entry if the
                 run is resumed.
 
         Raises:
-            ValueError: if a part has no state that can be put back.
+            ValueError: if a part has no state that can be restored.
         """
         for name, part in parts.items():
             known = isinstance(part, torch.Generator) or hasattr(part, "state_parts")
@@ -128,13 +128,10 @@ class Run:
         self._evaluate = function
 
     def watch(self, transitions: Iterable[TensorDictBase]) -> Iterator[TensorDictBase]:
-        """Passes on what a collector yields, and sees where episodes end and how long it takes.
+        """Passes on what a collector yields, and records where episodes end and how long it takes.
 
         Args:
             transitions: a TorchRL collector of the environment, with ``frames_per_batch=1``.
-
-        Yields:
-            Its transitions.
 
         Raises:
             RuntimeError: if the environment or the policy fails; the message names the environment and the step.
@@ -158,10 +155,9 @@ class Run:
             yield transition
 
     def steps(self) -> Iterator[int]:
-        """Yields the number of each environment step that is left, and records between them.
+        """Records between the steps, and yields the number of each that is left, up to ``env_steps``.
 
-        Yields:
-            ``1 - warmup_steps`` to ``env_steps``; of a resumed run what its checkpoint leaves, of a finished one none.
+        The first is ``1 - warmup_steps``, or in a resumed run the one after its checkpoint; a finished run has none.
         """
         if self._plan.finished:
             return
@@ -226,10 +222,9 @@ class Run:
             self.step = self._saved_at = saved["step"]
             self._sums, self._restart = saved["sums"], True
             restore_state(saved["parts"], **self._parts)
-        carry_out(self._plan)
-        self._status = RunStatus(self.folder, env_steps=max(self.step, 0))
-        self._status.__enter__()
+        self._status = RunStatus(self.folder, env_steps=max(self.step, 0)).__enter__()
         try:
+            carry_out(self._plan)
             self._config = save_settings(self.cfg, self.folder, **self._resolved())
             resume_at = None if self._plan.checkpoint is None else self.step
             self._logger = RunLogger(self.folder, config=self._config, resume_at=resume_at, **self.cfg.logger)
@@ -249,25 +244,18 @@ class Run:
         try:
             self._logger.close()
         except KeyboardInterrupt as again:  # a second Ctrl-C, while a logger closes
-            kind, error, trace = KeyboardInterrupt, again, again.__traceback__
-        if self._old_handler is None:
-            self._end(kind, error, trace)
-            return
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the state is written in a moment
-        try:
-            self._end(kind, error, trace)
-        finally:
+            error, trace = again, again.__traceback__
+        if self._old_handler is not None:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the state is written in a moment
+        cause, self._status.env_steps = error, max(self.step, 0)
+        stopped = error is not None and (self._interrupted or isinstance(error, KeyboardInterrupt))
+        if stopped:  # a second Ctrl-C inside a network can come out of tensordict as another error
+            error = KeyboardInterrupt(self._how_to_resume())
+        self._status.__exit__(None if error is None else type(error), error, trace)
+        if self._old_handler is not None:
             signal.signal(signal.SIGINT, self._old_handler)
-
-    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Writes how the run ended."""
-        self._status.env_steps = max(self.step, 0)
-        if isinstance(error, KeyboardInterrupt) or (error is not None and self._interrupted):
-            # a second Ctrl-C inside a network can come out of tensordict as another error
-            stopped = KeyboardInterrupt(self._how_to_resume())
-            self._status.__exit__(KeyboardInterrupt, stopped, trace)
-            raise stopped from error
-        self._status.__exit__(kind, error, trace)
+        if stopped:
+            raise cast(KeyboardInterrupt, error) from cause
         if error is None and self.last_return is not None:
             seconds = time.perf_counter() - self._begin
             print(f"{self.folder}: return {self.last_return:.1f} after {self.step} env steps, {seconds:.0f} s")
@@ -288,12 +276,8 @@ class Run:
             self._lap(None)
             episodes = settings.final_episodes if final else settings.eval_episodes
             rows = self._evaluate(num_episodes=episodes, seed=settings.seed + 1_000_003 * (step + 1))
-            labels = {
-                "env": self._name,
-                **self.cfg.labels,
-                "seed": settings.seed,
-                "warmup_steps": settings.warmup_steps,
-            }
+            labels = {"env": self._name, **self.cfg.labels, "seed": settings.seed}
+            labels["warmup_steps"] = settings.warmup_steps
             self._logger.log_evaluation(rows, step, **labels)
             self.last_return = sum(row["episode_return"] for row in rows) / len(rows)
         since = step - self._saved_at

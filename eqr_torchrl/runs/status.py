@@ -31,8 +31,8 @@ class RunStatus:
     drops the lock when the process dies, by which :func:`read_status` recognises a killed run.
 
     Args:
-        folder: an existing run folder.
-        env_steps: environment steps taken so far, e.g. read from the checkpoint that is resumed.
+        folder: the run folder, made if need be.
+        env_steps: environment steps taken so far.
 
     Raises:
         RuntimeError: on entry, if another process is writing this run.
@@ -49,11 +49,10 @@ class RunStatus:
     """
 
     def __init__(self, folder: str | Path, *, env_steps: int = 0) -> None:
-        self.folder = Path(folder)
-        self.env_steps = env_steps
-        self._lock: IO[bytes] | None = None
+        self.folder, self.env_steps = Path(folder), env_steps
 
     def __enter__(self) -> RunStatus:
+        self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = _take_lock(self.folder)
         self._write("running")
         return self
@@ -71,12 +70,10 @@ class RunStatus:
         except OSError as full:  # a full disk: what ended the run is the error to be seen
             print(f"the state of the run could not be saved: {full}", file=sys.stderr)
         finally:
-            if self._lock is not None:
-                self._lock.close()
-                self._lock = None
+            self._lock.close()
 
     def update(self, env_steps: int) -> None:
-        """Record that the run has taken ``env_steps`` environment steps."""
+        """Records that the run has taken ``env_steps`` environment steps."""
         self.env_steps = int(env_steps)
         with contextlib.suppress(OSError):  # a full disk: the next checkpoint reports it
             self._write("running")
@@ -94,11 +91,6 @@ def read_status(folder: str | Path) -> dict[str, Any] | None:
         ``state`` (``running``, ``finished``, ``failed``, ``interrupted`` by Ctrl-C, or ``killed``: no process holds it
         any more), ``reason`` (one line), ``env_steps``, ``updated`` (seconds since 1970) and, of an error,
         ``traceback``. ``None`` if the folder holds no status.
-
-    Examples:
-        >>> import tempfile
-        >>> read_status(tempfile.mkdtemp()) is None
-        True
     """
     folder = Path(folder)
     try:
@@ -124,13 +116,11 @@ def summarise_sweep(root: str | Path) -> list[dict[str, Any]]:
 
     Examples:
         >>> import tempfile
-        >>> from eqr_torchrl.runs import RunStatus
         >>> root = tempfile.mkdtemp()
-        >>> (Path(root) / "seed=0").mkdir()
-        >>> with RunStatus(Path(root) / "seed=0", env_steps=500):
+        >>> with RunStatus(root, env_steps=500):
         ...     pass
         >>> [(run["folder"], run["state"], run["env_steps"]) for run in summarise_sweep(root)]
-        [('seed=0', 'finished', 500)]
+        [('.', 'finished', 500)]
     """
     root = Path(root)
     if not root.is_dir():
@@ -146,16 +136,17 @@ def summarise_sweep(root: str | Path) -> list[dict[str, Any]]:
 def _take_lock(folder: Path) -> IO[bytes]:
     """The folder's lock, as a file that holds it for as long as it stays open."""
     file = open(folder / _LOCK_FILE, "ab")  # noqa: SIM115 - closed by RunStatus
+    if fcntl is None:
+        return file
     for _ in range(_LOCK_TRIES):  # a process that reads the status holds the lock for a moment
         try:
-            if fcntl is not None:
-                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             time.sleep(0.02)
+            continue
         except OSError:  # a file system without locks: continue without one
-            return file
-        else:
-            return file
+            pass
+        return file
     file.close()
     raise RuntimeError(f"run_dir={folder} is being written by another process; wait for it or stop it.")
 
@@ -165,7 +156,7 @@ def _is_locked(folder: Path) -> bool:
         return True
     try:
         with open(folder / _LOCK_FILE, "rb") as file:
-            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
     except OSError:  # held by the run, or unknown

@@ -8,7 +8,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from eqr_torchrl.runs import Run, load_checkpoint, read_csv, read_status
+from eqr_torchrl.runs import Run, RunStatus, load_checkpoint, read_csv, read_status
 from eqr_torchrl.testing import toy_actor, toy_env
 
 SETTINGS = {
@@ -183,6 +183,15 @@ def test_resolved_settings_are_recorded(tmp_path):
         pass
     record = OmegaConf.load(tmp_path / "config.yaml").record
     assert (record.target_entropy, record.device) == (-6.0, "cpu") and "torch" in record.versions
+
+
+def test_a_run_that_another_process_writes_is_left_alone(tmp_path):
+    with RunStatus(tmp_path):
+        (tmp_path / "metrics.csv").write_text("env_steps\n1\n")
+        with pytest.raises(RuntimeError, match="being written by another process"):
+            make_run(tmp_path, resume="auto").__enter__()
+        assert read_status(tmp_path)["state"] == "running"
+    assert (tmp_path / "metrics.csv").read_text() == "env_steps\n1\n"
 
 
 def test_a_run_needs_its_environment_and_its_policy(tmp_path):
