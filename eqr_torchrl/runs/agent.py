@@ -121,7 +121,9 @@ def load_agent(source: str | Path) -> Agent:
         raise ImportError("load_agent needs Hydra: pip install 'eqr_torchrl[hydra]'.") from error
     source = Path(source).expanduser()
     if source.is_file() and source.name == POLICY_FILE:
-        saved = _read_policy(source)
+        saved = torch.load(source, map_location="cpu", weights_only=True)
+        if not isinstance(saved, dict) or saved.get("format") != FORMAT:
+            raise ValueError(f"{source} must be a policy file of format {FORMAT}.")
         cfg: Any = OmegaConf.create(saved["settings"])
         actor = instantiate(cfg.actor, _build_env(cfg.env))
         actor.load_state_dict(saved["actor"])
@@ -135,25 +137,20 @@ def load_agent(source: str | Path) -> Agent:
             f"source must be a run folder with {CONFIG_FILE} and checkpoints, a checkpoint, or "
             f"{POLICY_FILE}: got {source}."
         )
-    cfg = OmegaConf.load(folder / CONFIG_FILE)
-    saved = load_checkpoint(checkpoint)
-    env = _build_env(cfg.env)
+    cfg, saved = OmegaConf.load(folder / CONFIG_FILE), load_checkpoint(checkpoint)
+    parts, env = saved["parts"], _build_env(cfg.env)
     actor = instantiate(cfg.actor, env)
-    critics = [instantiate(cfg.critic, env) for _ in range(cfg.loss.num_qvalue_nets)]
+    critics = [instantiate(cfg.critic, env).eval() for _ in range(cfg.loss.num_qvalue_nets)]
     loss = instantiate(cfg.loss, actor, critics)
     loss.make_value_estimator(gamma=cfg.gamma)
-    loss.load_state_dict(saved["parts"]["loss"])  # actor and critics share their parameters with the loss ...
+    loss.load_state_dict(parts["loss"])  # actor and critics share their parameters with the loss ...
     if loss.qvalue_network_params.batch_dims:  # ... except in TorchRL's own losses, which stack those of the critics
         for network, parameters in zip(critics, loss.qvalue_network_params.data.unbind(0), strict=True):
             TensorDict.from_module(network).data.update_(parameters)
-    world_model = None
-    if "world_model" in saved["parts"]:
-        world_model = instantiate(cfg.world_model, env)
-        world_model.load_state_dict(saved["parts"]["world_model"])
-        world_model.eval()
-    return Agent(
-        folder, cfg, saved["step"], actor.eval(), [critic.eval() for critic in critics], loss.eval(), world_model
-    )
+    world_model = instantiate(cfg.world_model, env).eval() if "world_model" in parts else None
+    if world_model is not None:
+        world_model.load_state_dict(parts["world_model"])
+    return Agent(folder, cfg, saved["step"], actor.eval(), critics, loss.eval(), world_model)
 
 
 def _build_env(settings: DictConfig, **changes: Any) -> EnvBase:
@@ -174,10 +171,3 @@ def save_policy(folder: Path, policy: nn.Module, settings: Mapping[str, Any], en
     content = {"format": FORMAT, "env_steps": env_steps, "settings": dict(settings), "actor": actor}
     replace_file(path, lambda temporary: torch.save(content, temporary))
     return path
-
-
-def _read_policy(path: Path) -> dict[str, Any]:
-    saved = torch.load(path, map_location="cpu", weights_only=True)
-    if not isinstance(saved, dict) or saved.get("format") != FORMAT:
-        raise ValueError(f"{path} must be a policy file of format {FORMAT}.")
-    return saved
