@@ -13,13 +13,6 @@ def replace_file(path: str | Path, write: Callable[[Path], object]) -> None:
 
     The temporary name is always the same, so that what a killed process left behind is overwritten; a run folder's
     lock ensures that there is one writer. An ``OSError`` names ``path``, which stays as it was.
-
-    Examples:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "notes.txt"
-        >>> replace_file(path, lambda temporary: temporary.write_text("done"))
-        >>> path.read_text()
-        'done'
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.tmp")

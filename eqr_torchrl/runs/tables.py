@@ -14,7 +14,6 @@ from eqr_torchrl.runs.atomic import replace_file
 METRICS_FILE = "metrics.csv"
 EVALUATIONS_FILE = "evaluations.csv"
 STEP = "env_steps"
-TIME_PREFIX = "time/"
 
 
 class Table:
@@ -24,16 +23,6 @@ class Table:
         path: the file; made with the first row.
         columns: columns that come first, in this order.
         last: rows beyond this environment step are dropped: what was logged after a checkpoint.
-
-    Examples:
-        >>> import tempfile
-        >>> table = Table(Path(tempfile.mkdtemp()) / "metrics.csv", ["env_steps"])
-        >>> table.append({"env_steps": 1, "loss": 0.5})
-        >>> table.append({"env_steps": 2, "return": -3.0})
-        >>> print(table.path.read_text())
-        env_steps,loss,return
-        1,0.5,
-        2,,-3.0
     """
 
     def __init__(self, path: str | Path, columns: Sequence[str], last: float = math.inf) -> None:
@@ -59,13 +48,11 @@ class Table:
         self.columns = columns
 
 
-def read_csv(path: str | Path, *, times: bool = True) -> list[dict[str, str]]:
+def read_csv(path: str | Path) -> list[dict[str, str]]:
     """Reads a CSV file of a run.
 
     Args:
         path: ``metrics.csv`` or ``evaluations.csv``.
-        times: ``False`` leaves out the columns of wall-clock times (``time/...``), the only ones that differ between
-            two runs with the same seed on the same CPU.
 
     Returns:
         One dictionary per row, column to text; empty cells are ``""``. An unfinished last line, of a process that was
@@ -73,5 +60,4 @@ def read_csv(path: str | Path, *, times: bool = True) -> list[dict[str, str]]:
     """
     text = Path(path).read_text(encoding="utf-8")
     rows = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
-    whole = [row for row in rows if None not in row and None not in row.values()]
-    return [{name: row[name] for name in row if times or not name.startswith(TIME_PREFIX)} for row in whole]
+    return [row for row in rows if None not in row and None not in row.values()]

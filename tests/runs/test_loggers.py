@@ -74,11 +74,6 @@ def test_floats_come_back_exactly(tmp_path):
     np.testing.assert_array_equal(read, values)
 
 
-def test_time_columns_can_be_left_out(tmp_path):
-    RunLogger(tmp_path).log({"time/train": 0.1, "loss": 1}, env_steps=1)
-    assert read_csv(tmp_path / "metrics.csv", times=False) == [{"env_steps": "1", "loss": "1"}]
-
-
 @pytest.mark.parametrize("value", [torch.ones(2), "text", [1.0], None])
 def test_a_value_must_be_one_number(tmp_path, value):
     with pytest.raises(ValueError, match=r"must be one number: got .* for 'x'"):
