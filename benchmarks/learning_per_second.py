@@ -90,7 +90,8 @@ def plot(table: pd.DataFrame, path: Path) -> None:
     """A panel for each environment and algorithm, a line for each setting."""
     groups = table.groupby(["env", "algorithm"], sort=False)
     figure, axes = plt.subplots(2, (len(groups) + 1) // 2, figsize=(11, 7), squeeze=False, layout="constrained")
-    for axis, ((env, algorithm), rows) in zip(axes.flat, groups, strict=False):
+    for axis, (_, rows) in zip(axes.flat, groups, strict=False):
+        env, algorithm = rows[["env", "algorithm"]].iloc[0]
         for place, setting in enumerate(SETTINGS):
             line = rows[rows["setting"] == setting]
             if len(line):
@@ -104,7 +105,7 @@ def plot(table: pd.DataFrame, path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", default="", help="part of an environment's name")
     parser.add_argument("--seed", type=int, default=100)
