@@ -97,10 +97,10 @@ def plot(table: pd.DataFrame, path: Path) -> None:
             if len(line):
                 mean = line["episode_return"].rolling(3, min_periods=1).mean()
                 axis.plot(line["cpu_seconds"], mean, f"C{place}", label=setting, lw=2.5 if setting == "laptop" else 1.2)
-        axis.set(
-            title=f"{env}, {algorithm}", xlabel="CPU seconds, one thread", ylabel="return, mean of three evaluations"
-        )
+        axis.set(title=f"{env}, {algorithm}", xlabel="CPU seconds, one thread", ylabel="mean of three evaluations")
         axis.legend(fontsize=7)
+    for axis in axes.flat[len(groups) :]:
+        axis.remove()
     figure.savefig(path, dpi=110)
 
 
