@@ -127,8 +127,10 @@ def main() -> None:
     columns = ["env", "algorithm", "setting", "seed", "env_steps", "cpu_seconds", "episode_return", "commit"]
     table[columns].to_csv(RESULTS / "learning_per_second.csv", index=False)
     plot(table, RESULTS / "learning_per_second.png")
-    late = table[table["cpu_seconds"] > table["env"].map(CPU_SECONDS) * 2 / 3]
-    print(late.groupby(["env", "algorithm", "setting"], sort=False)["episode_return"].agg(["mean", "max"]).round(0))
+    groups = table.groupby(["env", "algorithm", "setting"], sort=False)
+    returns, steps = groups["episode_return"], groups["env_steps"].max()
+    last = returns.agg(lambda values: values.tail(3).mean())
+    print(pd.DataFrame({"last three": last, "best": returns.max(), "steps": steps}).round(0))
 
 
 if __name__ == "__main__":
