@@ -130,7 +130,7 @@ def main() -> None:
     groups = table.groupby(["env", "algorithm", "setting"], sort=False)
     returns, steps = groups["episode_return"], groups["env_steps"].max()
     last = returns.agg(lambda values: values.tail(3).mean())
-    print(pd.DataFrame({"last three": last, "best": returns.max(), "steps": steps}).round(0))
+    print(pd.DataFrame({"last three": last, "best": returns.max(), "steps": steps}).round(0).to_string())
 
 
 if __name__ == "__main__":
