@@ -1,7 +1,7 @@
 """What a second of computing teaches: short runs of equal CPU time, one setting of ``budget=laptop`` changed in each.
 
-python benchmarks/learning_per_second.py --out sweep    # 32 runs of 2 to 5 minutes, one thread; again to continue
-python benchmarks/learning_per_second.py --out sweep --only pendulum
+python benchmarks/learning_per_second.py --out sweep    # 32 runs of 2 to 5 minutes a seed; again to continue
+python benchmarks/learning_per_second.py --out sweep --seeds 101 102 --only pendulum-swingup/member_values
 python benchmarks/learning_per_second.py --out sweep --plot-only
 
 A run is stopped by the operating system when its CPU time is spent. Members per row do not apply to member values:
@@ -19,6 +19,7 @@ import sys
 from pathlib import Path
 
 import matplotlib as mpl
+import numpy as np
 import pandas as pd
 
 mpl.use("Agg")
@@ -44,22 +45,25 @@ COMMON = {
 }
 
 
-def jobs(only: str) -> list[tuple[str, str, str]]:
-    """Environment, algorithm and setting of every run whose environment's name contains `only`."""
-    return [
-        (env, algorithm, setting)
+def jobs(seeds: list[int], only: str) -> dict[Path, tuple[int, str, str, str]]:
+    """Seed, environment, algorithm and setting of every run whose folder's name contains `only`."""
+    return {
+        folder: (seed, env, algorithm, setting)
+        for seed in seeds
         for env in COMMON
         for algorithm in ("member_values", "eqr_sac")
         for setting in SETTINGS
-        if only in env and not (algorithm == "member_values" and "members" in setting)
-    ]
+        if not (algorithm == "member_values" and "members" in setting)
+        and only in (folder := folder_of(seed, env, algorithm, setting)).as_posix()
+    }
 
 
-def folder_of(out: Path, env: str, algorithm: str, setting: str) -> Path:
-    return out / env.removeprefix("dmc/") / algorithm / setting.replace(" = ", "").replace(" ", "_")
+def folder_of(seed: int, env: str, algorithm: str, setting: str) -> Path:
+    name = setting.replace(" = ", "").replace(" ", "_")
+    return Path(f"seed_{seed}", env.removeprefix("dmc/"), algorithm, name)
 
 
-def train(folder: Path, env: str, algorithm: str, setting: str, seed: int) -> None:
+def train(folder: Path, seed: int, env: str, algorithm: str, setting: str) -> None:
     """One run, until its CPU time is spent."""
     seconds = CPU_SECONDS[env]
     arguments = [*COMMON[env], f"algorithm={algorithm}", *SETTINGS[setting], f"seed={seed}", f"run_dir={folder}"]
@@ -87,50 +91,62 @@ def curve(folder: Path, env: str) -> pd.DataFrame:
 
 
 def plot(table: pd.DataFrame, path: Path) -> None:
-    """A panel for each environment and algorithm, a line for each setting."""
+    """A panel for each environment and algorithm; the line of a setting is the mean of its seeds."""
     groups = table.groupby(["env", "algorithm"], sort=False)
     figure, axes = plt.subplots(2, (len(groups) + 1) // 2, figsize=(11, 7), squeeze=False, layout="constrained")
-    for axis, (_, rows) in zip(axes.flat, groups, strict=False):
-        env, algorithm = rows[["env", "algorithm"]].iloc[0]
+    for axis, ((env, algorithm), rows) in zip(axes.flat, groups, strict=False):
         for place, setting in enumerate(SETTINGS):
-            line = rows[rows["setting"] == setting]
-            if len(line):
-                mean = line["episode_return"].rolling(3, min_periods=1).mean()
-                axis.plot(line["cpu_seconds"], mean, f"C{place}", label=setting, lw=2.5 if setting == "laptop" else 1.2)
+            seeds = [line for _, line in rows[rows["setting"] == setting].groupby("seed")]
+            if not seeds:
+                continue
+            seconds = np.linspace(0, CPU_SECONDS[env], 50)
+            lines = [
+                np.interp(seconds, one["cpu_seconds"], one["episode_return"].rolling(3, min_periods=1).mean())
+                for one in seeds
+            ]
+            label = f"{setting} ({len(seeds)})"
+            axis.plot(seconds, np.mean(lines, 0), f"C{place}", label=label, lw=2.5 if setting == "laptop" else 1.2)
         axis.set(title=f"{env}, {algorithm}", xlabel="CPU seconds, one thread", ylabel="mean of three evaluations")
-        axis.legend(fontsize=7)
+        axis.legend(fontsize=7, title="setting (seeds)", title_fontsize=7)
     for axis in axes.flat[len(groups) :]:
         axis.remove()
     figure.savefig(path, dpi=110)
 
 
+def summary(table: pd.DataFrame) -> pd.DataFrame:
+    """Mean of the last three evaluations for each seed and over the seeds, best evaluation, and most steps."""
+    setting, run = ["env", "algorithm", "setting"], ["env", "algorithm", "setting", "seed"]
+    last = table.groupby(run, sort=False)["episode_return"].agg(lambda values: values.tail(3).mean()).unstack("seed")
+    groups = table.groupby(setting, sort=False)
+    return last.assign(mean=last.mean(axis=1), best=groups["episode_return"].max(), steps=groups["env_steps"].max())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", default="", help="part of an environment's name")
-    parser.add_argument("--seed", type=int, default=100)
+    parser.add_argument("--only", default="", help="part of a run's folder, such as cheetah-run/eqr_sac")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[100, 101, 102])
     parser.add_argument("--plot-only", action="store_true")
     options = parser.parse_args()
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
     ).stdout.strip()
-    for env, algorithm, setting in jobs(options.only):
-        folder = folder_of(options.out.resolve(), env, algorithm, setting)
+    out = options.out.resolve()
+    for name, (seed, env, algorithm, setting) in jobs(options.seeds, options.only).items():
+        folder = out / name
         done = folder / "curve.csv"
         if options.plot_only or done.exists():
             continue
-        train(folder, env, algorithm, setting, options.seed)
-        labels = {"env": env, "algorithm": algorithm, "setting": setting, "seed": options.seed}
+        train(folder, seed, env, algorithm, setting)
+        labels = {"env": env, "algorithm": algorithm, "setting": setting, "seed": seed}
         curve(folder, env).assign(**labels, commit=commit).to_csv(done, index=False)
-    found = [folder_of(options.out, *job) / "curve.csv" for job in jobs("")]
+    seeds = sorted(int(path.name.removeprefix("seed_")) for path in out.glob("seed_*"))
+    found = [out / name / "curve.csv" for name in jobs(seeds, "")]
     table = pd.concat([pd.read_csv(path) for path in found if path.exists()])
     columns = ["env", "algorithm", "setting", "seed", "env_steps", "cpu_seconds", "episode_return", "commit"]
     table[columns].to_csv(RESULTS / "learning_per_second.csv", index=False)
     plot(table, RESULTS / "learning_per_second.png")
-    groups = table.groupby(["env", "algorithm", "setting"], sort=False)
-    returns, steps = groups["episode_return"], groups["env_steps"].max()
-    last = returns.agg(lambda values: values.tail(3).mean())
-    print(pd.DataFrame({"last three": last, "best": returns.max(), "steps": steps}).round(0).to_string())
+    print(summary(table).round(0).to_string())
 
 
 if __name__ == "__main__":
