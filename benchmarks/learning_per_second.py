@@ -94,7 +94,8 @@ def plot(table: pd.DataFrame, path: Path) -> None:
     """A panel for each environment and algorithm; the line of a setting is the mean of its seeds."""
     groups = table.groupby(["env", "algorithm"], sort=False)
     figure, axes = plt.subplots(2, (len(groups) + 1) // 2, figsize=(11, 7), squeeze=False, layout="constrained")
-    for axis, ((env, algorithm), rows) in zip(axes.flat, groups, strict=False):
+    for axis, (_, rows) in zip(axes.flat, groups, strict=False):
+        env, algorithm = rows[["env", "algorithm"]].iloc[0]
         for place, setting in enumerate(SETTINGS):
             seeds = [line for _, line in rows[rows["setting"] == setting].groupby("seed")]
             if not seeds:

@@ -1,4 +1,4 @@
-"""One training step of the world model and its parts, and predictions, against the same scheme as a loop over networks.
+"""One training step of the world model, and predictions, against the same scheme as a loop over networks.
 
 Sizes of walker-run: 24 observations, 6 actions, 5 members of 4 x 200 cells, 256 rows of each member in a step.
 """
@@ -6,9 +6,7 @@ Sizes of walker-run: 24 observations, 6 actions, 5 members of 4 x 200 cells, 256
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import torch
 from _timing import parse_arguments, print_json, print_table, sample_alternately, time_alternately
@@ -81,37 +79,6 @@ class LiteralEnsemble(nn.Module):
         return mean, log_var.exp().sqrt()
 
 
-def parts_of_step(model: GaussianEnsemble, fit: FixedStepsFit, targets: Tensor) -> dict[str, Callable[[], object]]:
-    """What any implementation of a step has to compute, each part without the rest and without new memory."""
-    weights: list[Any] = [layer.weight for layer in model.layers]
-    activations = [torch.randn(M, B, weight.shape[1]) for weight in weights]
-    gradients = [torch.randn(M, B, weight.shape[2]) for weight in weights]
-    of_weights, outputs = [torch.empty_like(weight) for weight in weights], [torch.empty_like(g) for g in gradients]
-
-    @torch.no_grad()
-    def products() -> None:
-        for i, weight in enumerate(weights):
-            torch.bmm(activations[i], weight, out=outputs[i])
-        for i in reversed(range(len(weights))):
-            torch.bmm(activations[i].mT, gradients[i], out=of_weights[i])
-            if i:
-                torch.bmm(gradients[i], weights[i].mT, out=outputs[i - 1])
-
-    def elementwise() -> None:
-        for gradient, output in zip(gradients[:-1], outputs[:-1], strict=True):
-            torch.ops.aten.silu.out(gradient, out=output)
-            torch.ops.aten.silu_backward.grad_input(gradient, output, grad_input=output)
-        for gradient in gradients:
-            gradient.sum(1, keepdim=True)  # of the biases
-
-    def likelihood() -> None:
-        output = gradients[-1].detach().requires_grad_()
-        mean, log_var = model._predict(output, [lambda value: value])
-        torch.autograd.grad(((mean - targets).square() * (-log_var).exp() + log_var).mean(), output)
-
-    return {"products": products, "elementwise": elementwise, "likelihood": likelihood, "adam": fit.optimizer.step}
-
-
 def main() -> None:
     """Times training steps and predictions of both."""
     arguments = parse_arguments(__doc__ or "")
@@ -149,16 +116,6 @@ def main() -> None:
         with torch.no_grad(), onednn_products():  # as in rollouts and updates
             model(observation, action)
 
-    parts = parts_of_step(model, fit, batch[..., S + A :])
-
-    def steps_of(part: Callable[[], object]) -> Callable[[], None]:
-        @onednn_products()
-        def run() -> None:
-            for _ in range(STEPS):
-                part()
-
-        return run
-
     def product() -> None:
         for _ in range(20):
             torch.mm(left, right)
@@ -172,7 +129,6 @@ def main() -> None:
             "literal": literal_steps,
             "loop": loop_steps,
             "ensemble": ensemble_steps,
-            **{name: steps_of(part) for name, part in parts.items()},
             "product": product,
             "onednn": onednn_product,
         },
@@ -189,7 +145,7 @@ def main() -> None:
     # a step: products forward, and twice as much backward but for the gradient of the inputs
     step_flops = 2 * M * B * (3 * weights - (S + A) * CELLS)
     peak = 20 * 2 * 4096 * CELLS**2
-    milliseconds = {name: 1e3 * seconds[name] / STEPS for name in ("literal", "loop", "ensemble", *parts)}
+    milliseconds = {name: 1e3 * seconds[name] / STEPS for name in ("literal", "loop", "ensemble")}
     figures = {
         "step_literal_ms": milliseconds["literal"],
         "step_loop_ms": milliseconds["loop"],
@@ -198,8 +154,6 @@ def main() -> None:
         "step_ratio_to_loop": milliseconds["loop"] / milliseconds["ensemble"],
         "step_ratio_of_lowest": lowest["literal"] / lowest["ensemble"],
         "step_share_of_peak": step_flops / milliseconds["ensemble"] * 1e3 / (peak / seconds["onednn"]),
-        **{f"step_{name}_ms": milliseconds[name] for name in parts},
-        "step_ratio_bound": milliseconds["literal"] / sum(milliseconds[name] for name in parts),
         "predict_literal_ms": 1e3 * seconds["literal_predict"],
         "predict_ms": 1e3 * seconds["predict"],
         "predict_ratio": seconds["literal_predict"] / seconds["predict"],
@@ -216,9 +170,6 @@ def main() -> None:
              f"{f['step_literal_ms'] / f['step_loop_ms']:.2f}", ""),
             (f"training step {M} x {B}, GaussianEnsemble", f"{f['step_ms']:.1f}", f"{f['step_ratio']:.2f}",
              f"{f['step_share_of_peak']:.0%}"),
-            *((f"... its {name}", f"{f[f'step_{name}_ms']:.2f}", "", "") for name in parts),
-            ("... the sum of these", f"{sum(f[f'step_{name}_ms'] for name in parts):.1f}",
-             f"{f['step_ratio_bound']:.2f}", ""),
             (f"predictions {M} x {IMAGINED}, loop over members", f"{f['predict_literal_ms']:.0f}", "1.00", ""),
             (f"predictions {M} x {IMAGINED}, GaussianEnsemble", f"{f['predict_ms']:.0f}", f"{f['predict_ratio']:.2f}",
              f"{f['predict_share_of_peak']:.0%}"),

@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-#: How products that need no gradient are computed: ``"auto"`` is ``"bf16"`` on a CPU with instructions for it.
+#: How products without gradient and those of model fits are computed: ``"auto"`` is ``"bf16"`` on a CPU that has it.
 Precision = Literal["auto", "fp32", "bf16"]
 
 
@@ -20,7 +20,7 @@ def _bf16_is_fast() -> bool:
 
 
 def uses_bf16(precision: Precision) -> bool:
-    """Whether products without gradient are computed in bfloat16 on the CPU.
+    """Whether products are computed in bfloat16 on the CPU, where a module allows it.
 
     Args:
         precision: ``"auto"``, ``"fp32"`` or ``"bf16"``.

@@ -60,8 +60,9 @@ class GaussianEnsemble(WorldModel):
         log_var_bounds: bounds of the log-variance :math:`\ell`, on the networks' scale, softly enforced for any input.
         learn_log_var_bounds: whether the bounds are parameters, one set for each member, pulled towards each other by
             :attr:`BOUND_PENALTY` times their distance. Defaults to fixed bounds.
-        precision: format of products between hidden layers in :meth:`forward` without gradient on a CPU: ``"fp32"``,
-            ``"bf16"``, or ``"auto"``, which is bfloat16 where the CPU has instructions for it. Fits are in float32.
+        precision: format of products between hidden layers on a CPU, in :meth:`loss` and in :meth:`forward` without
+            gradient: ``"fp32"``, ``"bf16"``, or ``"auto"``, which is bfloat16 where the CPU has instructions for it.
+            Weights, their optimiser, inputs and outputs are in float32.
 
     Attributes:
         target_mean: :math:`\bar y`, in units of the environment, shape ``[D]``; zero if not normalised.
@@ -170,11 +171,11 @@ class GaussianEnsemble(WorldModel):
         Returns:
             Mean and standard deviation, in units of the environment, each ``[M, B, D]``.
         """
-        rows, in_pieces = observation.shape[1], not torch.is_grad_enabled() and observation.device.type == "cpu"
-        layers: list[Any] = list(self.layers)
-        if in_pieces and self.uses_bf16 and rows > _FEW_ROWS and layers[0].weight.dtype == torch.float32:
-            layers[1:-1] = [layer.rounded() for layer in layers[1:-1]]
-        if not in_pieces or rows <= _CHUNK_ROWS or torch.compiler.is_compiling():
+        rows = observation.shape[1]
+        if torch.is_grad_enabled():
+            return self._distribution(observation, action, list(self.layers))
+        layers = self._layers_for(observation)
+        if observation.device.type != "cpu" or rows <= _CHUNK_ROWS or torch.compiler.is_compiling():
             return self._distribution(observation, action, layers)
         loc = observation.new_empty(*observation.shape[:2], self.noise_dim, dtype=self.min_log_var.dtype)
         scale = torch.empty_like(loc)
@@ -182,6 +183,14 @@ class GaussianEnsemble(WorldModel):
             chunk = slice(start, start + _CHUNK_ROWS)
             loc[:, chunk], scale[:, chunk] = self._distribution(observation[:, chunk], action[:, chunk], layers)
         return loc, scale
+
+    def _layers_for(self, inputs: Tensor) -> list[Any]:
+        """The layers as functions; products between hidden layers in bfloat16 where that is wanted and gains time."""
+        layers: list[Any] = list(self.layers)
+        large = inputs.device.type == "cpu" and inputs.shape[1] > _FEW_ROWS
+        if self.uses_bf16 and large and layers[0].weight.dtype == torch.float32:
+            layers[1:-1] = [layer.rounded() for layer in layers[1:-1]]
+        return layers
 
     def _distribution(
         self, observation: Tensor, action: Tensor, layers: Sequence[Callable[[Tensor], Tensor]]
@@ -228,7 +237,7 @@ class GaussianEnsemble(WorldModel):
         Returns:
             One loss per member, shape ``[M]``, each averaged over rows and entries.
         """
-        mean, log_var = self.predict(inputs)
+        mean, log_var = self._predict(inputs, self._layers_for(inputs))
         nll = gaussian_nll(mean, log_var, targets)
         if variance_weight:
             nll = nll * (variance_weight * log_var.detach()).exp()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from tensordict import TensorDict
 
+from eqr_torchrl.functional.products import Precision
 from eqr_torchrl.modules import MLP, make_actor, make_critic
 from eqr_torchrl.objectives import EpistemicQuantileLoss
 from eqr_torchrl.testing import toy_env
-from eqr_torchrl.world_models import EarlyStoppingFit, GaussianEnsemble
+from eqr_torchrl.world_models import EarlyStoppingFit, FixedStepsFit, GaussianEnsemble
 
 S, A, B, M, K = 8, 2, 32, 5, 4
 
@@ -66,3 +67,25 @@ def test_bf16_moves_predictions_by_less_than_the_noise_of_a_fitted_model():
     change = (loc - exact_loc).abs()
     assert 0 < (change / exact_scale).mean() < 0.1
     torch.testing.assert_close(scale, exact_scale, rtol=0.05, atol=0)
+
+
+def test_bf16_in_a_fit_moves_its_error_by_less_than_the_seed_does():
+    env = toy_env()
+    env.set_seed(0)
+    data = env.rollout(400, break_when_any_done=False)
+    fresh = env.rollout(400, break_when_any_done=False)
+    state, action, after = (fresh[key] for key in ("observation", "action", ("next", "observation")))
+
+    def error(seed: int, precision: Precision) -> torch.Tensor:
+        torch.manual_seed(seed)
+        model = GaussianEnsemble(3, 1, num_members=3, num_cells=(64, 64, 64), precision=precision)
+        FixedStepsFit(model, num_steps=200)(data)
+        model.uses_bf16 = False  # both are judged alike
+        with torch.no_grad():
+            loc = model(state.expand(3, -1, -1), action.expand(3, -1, -1))[0][..., :3]
+        return (loc - after).square().mean().log()
+
+    exact = torch.stack([error(seed, "fp32") for seed in range(4)])
+    change = torch.stack([error(seed, "bf16") for seed in range(4)]) - exact
+    assert exact.exp().max() < 0.02**2  # of noise 0.01 and a step of order one
+    assert 0 < change.square().mean().sqrt() < exact.std()
