@@ -20,11 +20,12 @@ INFO = ("env", "algorithm", "utility", "seed", "env_steps", "commit", "command",
 RUN = ("env", "algorithm", "utility", "seed", "commit")
 
 
-def evaluations(folder: Path, commit: str) -> list[dict[str, str]]:
-    """Mean return of each evaluation of one run."""
+def evaluations(folder: Path, commit: str, algorithm: str | None) -> list[dict[str, str]]:
+    """Mean return of each evaluation of one run, under another name of the algorithm if one is given."""
     returns: dict[tuple[str, ...], list[float]] = defaultdict(list)
     with (folder / "evaluations.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
+            row["algorithm"] = algorithm or row["algorithm"]
             key = tuple(row[name] for name in ("env", "algorithm", "utility", "seed", "env_steps"))
             returns[key].append(float(row["episode_return"]))
     return [
@@ -52,11 +53,12 @@ def main() -> None:
     parser.add_argument("--commit", required=True)
     parser.add_argument("--hardware", required=True)
     parser.add_argument("--command", required=True, help="the command, with SEED in place of the seed")
+    parser.add_argument("--algorithm", help="name in the tables, where settings differ from what the run is called")
     parser.add_argument("--note", default="")
     args = parser.parse_args()
     curves, info = [], []
     for folder in args.folders:
-        rows = evaluations(folder, args.commit)
+        rows = evaluations(folder, args.commit, args.algorithm)
         curves += rows
         log = folder.with_suffix(".log")
         seconds = re.search(r", (\d+) s$", log.read_text(encoding="utf-8").strip()) if log.exists() else None
