@@ -98,7 +98,7 @@ def plot(table: pd.DataFrame, path: Path) -> None:
         seconds = np.linspace(0, limit, 50)
         for place, setting in enumerate(SETTINGS):
             lines = [
-                np.interp(seconds, run["cpu_seconds"], run["episode_return"].rolling(3, min_periods=1).mean())
+                np.interp(seconds, run["cpu_seconds"], run["episode_return"].rolling(3, min_periods=1).mean(), left=np.nan)
                 for _, run in rows[rows["setting"] == setting].groupby("seed")
             ]
             if lines:
