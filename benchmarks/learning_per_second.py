@@ -97,10 +97,10 @@ def plot(table: pd.DataFrame, path: Path) -> None:
         env, algorithm, limit = rows[["env", "algorithm", "limit"]].iloc[0]
         seconds = np.linspace(0, limit, 50)
         for place, setting in enumerate(SETTINGS):
-            lines = [
-                np.interp(seconds, run["cpu_seconds"], run["episode_return"].rolling(3, min_periods=1).mean(), left=np.nan)
-                for _, run in rows[rows["setting"] == setting].groupby("seed")
-            ]
+            lines = []
+            for _, run in rows[rows["setting"] == setting].groupby("seed"):
+                smooth = run["episode_return"].rolling(3, min_periods=1).mean()
+                lines.append(np.interp(seconds, run["cpu_seconds"], smooth, left=np.nan))
             if lines:
                 label, width = f"{setting} ({len(lines)})", 2.5 if setting in ("base", "K = 1, batch of 256") else 1.2
                 axis.plot(seconds, np.mean(lines, 0), f"C{place}", label=label, lw=width)
