@@ -101,6 +101,8 @@ def main() -> None:
     parser.add_argument("streams", nargs="+", type=Path)
     parser.add_argument("--rules", nargs="*", default=list(RULES))
     parser.add_argument("--prior", nargs=2, type=float, default=(0.0, 0.0), help="of the state and of the reward")
+    parser.add_argument("--precision", choices=("auto", "fp32", "bf16"), default="auto", help="of products in the fit")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -110,12 +112,15 @@ def main() -> None:
         sizes = stream["observation"].shape[-1], stream["action"].shape[-1]
         ends = range(1500, len(stream) - FUTURE + 1, 1000)
         for name in args.rules:
-            torch.manual_seed(0)
-            model = GaussianEnsemble(*sizes, prior_scale=args.prior[0], reward_prior_scale=args.prior[1])
+            torch.manual_seed(args.seed)
+            prior = {"prior_scale": args.prior[0], "reward_prior_scale": args.prior[1]}
+            model = GaussianEnsemble(*sizes, **prior, precision=args.precision)
             fit, results, seconds = RULES[name](model), [], 0.0
             for end in ends:
                 seconds += fit(stream[:end])["seconds"]
+                in_bf16, model.uses_bf16 = model.uses_bf16, False  # all fits are judged alike
                 results.append(judge(model, stream[end : end + FUTURE]))
+                model.uses_bf16 = in_bf16
             medians = {key: sorted(row[key] for row in results)[len(results) // 2] for key in results[0]}
             table.append({"stream": path.stem, "rule": name, "fits": len(ends), **medians, "seconds": seconds})
             print(*(f"{v:.4g}" if isinstance(v, float) else v for v in table[-1].values()), sep=" | ", flush=True)
