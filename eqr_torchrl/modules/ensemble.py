@@ -51,12 +51,12 @@ class EnsembleLinear(nn.Module):
         return torch.baddbmm(self.bias, inputs, self.weight)
 
     def rounded(self) -> Callable[[Tensor], Tensor]:
-        """This layer with its products in bfloat16, as a function of float32 inputs, weights converted once.
+        """This layer in bfloat16, outputs included, as a function of inputs of any type; weights are converted once.
 
         Gradients of inputs, weights and biases are in their own types.
         """
         weight, bias = self.weight.bfloat16(), self.bias.bfloat16()
-        return lambda inputs: torch.baddbmm(bias, inputs.bfloat16(), weight).to(inputs.dtype)
+        return lambda inputs: torch.baddbmm(bias, inputs.bfloat16(), weight)
 
     def extra_repr(self) -> str:
         """Sizes shown when the module is printed."""

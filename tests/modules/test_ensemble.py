@@ -62,12 +62,12 @@ def test_a_rounded_layer_is_the_product_of_rounded_factors():
     rounded = layer.rounded()(x)
     # 8 bits of the result, and float32 sums
     torch.testing.assert_close(rounded.double(), x_rounded @ weight + bias, rtol=2**-8, atol=2**-8)
-    assert rounded.dtype == torch.float32
+    assert rounded.dtype == torch.bfloat16  # activations between such layers stay in it
 
 
 def test_gradients_of_a_rounded_layer_are_those_of_the_product():
     layer, x, up = EnsembleLinear(3, 4, 2), torch.randn(3, 70, 4, requires_grad=True), torch.randn(3, 70, 2)
-    got = torch.autograd.grad(layer.rounded()(x), (x, layer.weight, layer.bias), up)
+    got = torch.autograd.grad(layer.rounded()(x), (x, layer.weight, layer.bias), up.bfloat16())
     exact = up @ layer.weight.mT, x.mT @ up, up.sum(1, keepdim=True)
     for gradient, expected in zip(got, exact, strict=True):
         torch.testing.assert_close(gradient, expected, rtol=2**-6, atol=2**-6 * expected.abs().max().item())
