@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -24,6 +27,15 @@ class KnownModel(WorldModel):
         if self.reward is not None:
             loc = torch.cat([loc, self.reward.expand(*observation.shape[:2], 1)], -1)
         return loc, torch.full_like(loc, self.scale)
+
+
+@pytest.fixture(autouse=True)
+def _handlers() -> Iterator[None]:
+    """Takes back the handlers that Hydra gives the root logger: they write to the output of one test alone."""
+    handlers, level = list(logging.root.handlers), logging.root.level
+    yield
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
 
 
 @pytest.fixture
