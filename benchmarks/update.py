@@ -46,7 +46,11 @@ def make_candidate(
     )
     loss.make_value_estimator(gamma=0.99)
     updater = SoftUpdate(loss, tau=0.005)
-    update = make_update(lambda batch: loss(successors(batch)), make_optimizer(loss), updater, compile=compile)
+
+    def losses_of(batch: TensorDict) -> TensorDict:
+        return loss(successors(batch))
+
+    update = make_update(torch.compile(losses_of) if compile else losses_of, make_optimizer(loss), updater)
     batch = TensorDict({"observation": torch.randn(B, S), "action": torch.rand(B, A) * 2 - 1}, [B])
     return lambda: update(batch.copy())
 

@@ -57,7 +57,6 @@ def main(cfg: DictConfig) -> float | None:
         optimizer,
         SoftUpdate(loss, tau=cfg.tau),
         sample=model_buffer.sample,
-        compile=cfg.compile,
         cuda_graph=cfg.cuda_graph,
     )
     collector = Collector(

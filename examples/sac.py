@@ -37,7 +37,7 @@ def main(cfg: DictConfig) -> float | None:
     loss = instantiate(cfg.loss, actor, critics)
     loss.make_value_estimator(gamma=cfg.gamma)
     optimizer, updater = instantiate(cfg.optim, loss), SoftUpdate(loss, tau=cfg.tau)
-    update = make_update(loss, optimizer, updater, sample=replay.sample, compile=cfg.compile, cuda_graph=cfg.cuda_graph)
+    update = make_update(loss, optimizer, updater, sample=replay.sample, cuda_graph=cfg.cuda_graph)
     collector = Collector(
         env, actor, frames_per_batch=1, total_frames=-1, policy_device=cfg.device, env_device="cpu",
         storing_device="cpu", auto_register_policy_transforms=False,

@@ -303,6 +303,7 @@ def toy(name, seed, **kwargs):
         (["successors.num_next_states=1.5"], 2, "successors.num_next_states must be an integer, got 1.5"),
         (["replay_capacity=1000000000000"], 1, "D must fit into"),
         (["cuda_graph=true"], 2, "cuda_graph=true needs device=cuda"),
+        (["precision=fp16"], 2, 'precision must be "auto", "fp32" or "bf16", got \'fp16\''),
         (
             ["env.target=20"],
             2,
@@ -513,6 +514,14 @@ def test_a_trained_agent_is_loaded_in_one_call(start, scripts, monkeypatch, algo
     values = agent.critic(TensorDict({"observation": state, "action": torch.zeros(4, 1)}, [4]))["state_action_value"]
     assert values.shape == (4, {"eqr_sac": 51, "qu_sac": 5, "mbpo": 2}[algorithm])
     assert agent.make_model_env(agent.make_env()).batch_size[0] == 5
+
+
+def test_one_setting_chooses_the_precision_of_every_network(start):
+    folder, _ = start("run", "env_steps=1", "precision=bf16")
+    agent = load_agent(folder)
+    parts = (part for one in (agent.actor, *agent.critics, agent.world_model) for part in one.modules())
+    networks = [part for part in parts if hasattr(part, "uses_bf16")]
+    assert len(networks) == 3 and all(network.uses_bf16 for network in networks)  # policy, critic, model
 
 
 class Drawn(gymnasium.Env):

@@ -68,18 +68,17 @@ def make_update(
     target_updater: TargetNetUpdater,
     *,
     sample: Callable[[], TensorDictBase] | None = None,
-    compile: bool = False,
     cuda_graph: bool = False,
 ) -> Callable[..., TensorDictBase]:
     """One update as a function: batch, losses, backward, optimiser step, target step.
 
     Args:
-        losses_of: maps a batch to a TensorDict of ``loss_qvalue``, ``loss_actor``, ``loss_alpha`` and what to report.
+        losses_of: maps a batch to a TensorDict of ``loss_qvalue``, ``loss_actor``, ``loss_alpha`` and what to report;
+            a loss, or :func:`torch.compile` of one, which on a CPU is slower.
         optimizer: over all parameters that the losses train.
         target_updater: moves the target networks after each step.
         sample: draws a batch, such as ``model_buffer.sample``; the update then takes no argument, and drawing is part
             of it. Defaults to ``None``: the batch is the argument.
-        compile: whether ``losses_of`` is compiled. The first batch then takes a minute or two.
         cuda_graph: whether the whole step is recorded at its fifth call and replayed from then on, which avoids
             launching its kernels one by one. Batches must keep their keys and shapes, random numbers come from torch's
             global generator, and the buffer of ``sample`` must be one of :func:`~eqr_torchrl.data.make_model_buffer` on
@@ -98,7 +97,6 @@ def make_update(
         >>> update(toy_batch(B=4, M=2, K=3))["loss_qvalue"].requires_grad
         False
     """
-    losses_of = torch.compile(losses_of) if compile else losses_of
 
     @onednn_products()
     def update(batch: TensorDictBase | None = None) -> TensorDictBase:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from eqr_torchrl.functional.products import uses_bf16
+
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
@@ -41,7 +43,7 @@ class LoopSettings:
     gamma: float = 0.99
     tau: float = 0.005
     device: str = "cpu"
-    compile: bool = False
+    precision: str = "auto"
     cuda_graph: bool = False
     num_threads: int | None = None
     termination_fn: str | None = None
@@ -73,6 +75,7 @@ class LoopSettings:
             raise ValueError(f"gamma must be in [0, 1], got {self.gamma}.")
         if not 0 < self.tau <= 1:
             raise ValueError(f"tau must be in (0, 1], got {self.tau}.")
+        uses_bf16(self.precision)  # pyright: ignore[reportArgumentType]  # or an error that names it
         bounds = self.reward_bounds
         pair = isinstance(bounds, list) and [type(bound) in (int, float) for bound in bounds] == [True, True]
         if bounds not in (None, "auto") and not pair:

@@ -21,7 +21,7 @@ defaults:
   - utility@loss.utility: mean
   - experiment: null
 gamma: 0.99
-compile: false
+cuda_graph: false
 steps: 10
 name: ${env.name}-${hydra:runtime.choices.algorithm}
 out: null
@@ -58,7 +58,7 @@ def configs(tmp_path, monkeypatch):
 @dataclasses.dataclass
 class Settings:
     gamma: float = 0.99
-    compile: bool = False
+    cuda_graph: bool = False
     steps: int = 10
     out: str | None = None
 
@@ -101,7 +101,7 @@ def test_the_command_line_of_the_process_is_the_default(configs, monkeypatch):
 
 
 MISTAKES = {
-    "stepz=3": r"unknown key stepz; did you mean steps\? Keys: algorithm, compile, env, .*utility",
+    "stepz=3": r"unknown key stepz; did you mean steps\? Keys: algorithm, cuda_graph, env, .*utility",
     "lr=1": r"unknown key lr; did you mean optim.lr\? Keys: ",
     "experiment.steps=1": r"unknown key experiment\.steps; did you mean steps\? Keys: ",
     "algoritm=mbpo": r"unknown key algoritm; did you mean algorithm\?",
@@ -110,8 +110,8 @@ MISTAKES = {
     "env=my_module:Env": r"unknown env=my_module:Env. Choices: pendulum, .* your own: env.name=my_module:Env\.",
     "env=dmc/cheetah": r"unknown env=dmc/cheetah; did you mean env=dmc/cheetah-run\? Choices: pendulum, dmc/cheetah",
     "gamma=high": r"gamma must be a number, got 'high'\.",
-    "compile=maybe": r"compile must be true or false, got 'maybe'\.",
-    "compile=null": r"compile must be true or false, got None\.",
+    "cuda_graph=maybe": r"cuda_graph must be true or false, got 'maybe'\.",
+    "cuda_graph=null": r"cuda_graph must be true or false, got None\.",
     "steps=2.5": r"steps must be an integer, got 2\.5\.",
     "steps=true": r"steps must be an integer, got True\.",
     "gamma=1.5": r"gamma must be at most 1, got 1\.5\.",
