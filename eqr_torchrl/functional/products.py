@@ -46,6 +46,16 @@ def _onednn_keeps_float32() -> bool:
     )
 
 
+def mkl_uses_avx512() -> bool:
+    """Whether MKL, by which PyTorch computes ``tanh`` on CPUs, uses AVX-512: on processors of Intel alone."""
+    capabilities = torch.cpu.get_capabilities()
+    return bool(
+        torch.backends.mkl.is_available()
+        and capabilities.get("avx512_bw")
+        and str(capabilities.get("cpu_name")).startswith("Intel")
+    )
+
+
 @contextmanager
 def onednn_products() -> Iterator[None]:
     """Context in which oneDNN, instead of MKL, computes float32 matrix products on CPUs with AVX-512.

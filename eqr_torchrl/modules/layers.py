@@ -10,7 +10,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from eqr_torchrl.functional.products import Precision, uses_bf16
+from eqr_torchrl.functional.products import Precision, mkl_uses_avx512, uses_bf16
+
+_MKL_USES_AVX512 = mkl_uses_avx512()
 
 
 class OrthogonalLinear(nn.Linear):
@@ -31,9 +33,10 @@ class OrthogonalLinear(nn.Linear):
 
 
 class Tanh(nn.Module):
-    r"""Hyperbolic tangent; on a CPU as :math:`2 \sigma(2x) - 1`, which is several times faster in eager PyTorch.
+    r"""Hyperbolic tangent; on most CPUs as :math:`2 \sigma(2x) - 1`, which is several times faster in PyTorch.
 
     The absolute error of that form is at most 1.2e-7 in float32, which is noticeable relative to values below 1e-5.
+    Where MKL uses AVX-512, on processors of Intel, :func:`torch.tanh` is faster still, and is called instead.
 
     Examples:
         >>> Tanh()(torch.tensor([0.5]))
@@ -42,7 +45,7 @@ class Tanh(nn.Module):
 
     def forward(self, value: Tensor) -> Tensor:
         """The hyperbolic tangent of each entry."""
-        if value.device.type != "cpu" or torch.compiler.is_compiling():
+        if value.device.type != "cpu" or _torch_tanh_is_fast():
             return torch.tanh(value)
         return torch.sigmoid(2 * value) * 2 - 1
 
@@ -86,18 +89,19 @@ class MLP(nn.Sequential):
     def _steps(self) -> list[Callable[[Tensor], Tensor]]:
         """The layers as functions, with their weights converted once for all pieces.
 
-        Between linear layers, half a tanh is enough, as the sigmoid of twice its argument minus one half: the factors
-        two move into the weights on both sides, which does not round them.
+        Where torch's tanh is slow, half a tanh is enough between linear layers, as the sigmoid of twice its argument
+        minus one half: the factors two move into the weights on both sides, which does not round them.
         """
         layers = list(self)
         linear = [i for i, layer in enumerate(layers) if type(layer).forward is nn.Linear.forward]
         tanh = [i + 1 for i in linear if i + 2 in linear and isinstance(layers[i + 1], Tanh)]
+        activation, factor = (torch.tanh_, 1) if _torch_tanh_is_fast() else (_half_tanh, 2)
         steps: list[Callable[[Tensor], Tensor]] = []
         for i, layer in enumerate(layers):
             if i in tanh:
-                steps.append(_half_tanh)
+                steps.append(activation)
             elif i in linear:
-                before, after = 2 if i - 1 in tanh else 1, 2 if i + 1 in tanh else 1
+                before, after = factor if i - 1 in tanh else 1, factor if i + 1 in tanh else 1
                 weight, bias = cast(nn.Linear, layer).weight * (before * after), cast(nn.Linear, layer).bias
                 bias = None if bias is None else bias * after
                 if self.uses_bf16 and weight.dtype == torch.float32 and linear[0] < i < linear[-1]:
@@ -109,7 +113,12 @@ class MLP(nn.Sequential):
 
 
 def _linear(value: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return nn.functional.linear(value.to(weight.dtype), weight, bias).to(value.dtype)
+    out = nn.functional.linear(value.to(weight.dtype), weight, bias)
+    return value.copy_(out) if out.dtype != value.dtype and out.shape == value.shape else out.to(value.dtype)
+
+
+def _torch_tanh_is_fast() -> bool:
+    return _MKL_USES_AVX512 and not torch.compiler.is_compiling()  # compiled code does not call MKL for it
 
 
 def _half_tanh(value: Tensor) -> Tensor:

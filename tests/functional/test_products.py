@@ -20,6 +20,21 @@ def test_auto_is_bf16_where_the_cpu_has_the_instructions(monkeypatch, flag, fast
         products._bf16_is_fast.cache_clear()
 
 
+@pytest.mark.parametrize(
+    ("capabilities", "expected"),
+    [
+        ({"cpu_name": "Intel Xeon", "avx512_bw": True}, True),
+        ({"cpu_name": "Intel Core", "avx512_bw": False}, False),
+        ({"cpu_name": "AMD EPYC", "avx512_bw": True}, False),
+        ({}, False),
+    ],
+)
+def test_mkl_uses_avx512_on_processors_of_intel_alone(monkeypatch, capabilities, expected):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    assert products.mkl_uses_avx512() is expected
+
+
 def test_an_unknown_precision_is_named():
     with pytest.raises(ValueError, match='precision must be "auto", "fp32" or "bf16", got \'half\''):
         products.uses_bf16("half")  # pyright: ignore[reportArgumentType]

@@ -7,7 +7,7 @@ from torchrl.data import Bounded, OneHot, Unbounded
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl.modules import TanhNormal
 
-from eqr_torchrl.modules import MLP, GaussianHead, OrthogonalLinear, Tanh, make_actor, make_critic, mlp
+from eqr_torchrl.modules import MLP, GaussianHead, OrthogonalLinear, Tanh, layers, make_actor, make_critic, mlp
 from eqr_torchrl.testing import ToyEnv, toy_env
 
 
@@ -31,6 +31,13 @@ def test_weights_start_orthogonal_and_biases_zero(shape):
     assert not torch.equal(weight, torch.zeros_like(weight)) and OrthogonalLinear(2, 2, bias=False).bias is None
 
 
+@pytest.fixture(params=[False, True], ids=["sigmoid", "tanh"])
+def either_tanh(request, monkeypatch):
+    """Both ways to compute the activation, of which the CPU chooses one."""
+    monkeypatch.setattr(layers, "_MKL_USES_AVX512", request.param)
+
+
+@pytest.mark.usefixtures("either_tanh")
 def test_tanh_is_the_hyperbolic_tangent_with_its_gradient():
     x = torch.linspace(-12, 12, 1001, requires_grad=True)
     torch.testing.assert_close(Tanh()(x), torch.tanh(x), atol=3e-7, rtol=0)
@@ -50,6 +57,7 @@ def test_an_mlp_is_its_layers_one_after_the_other():
     assert [type(layer) for layer in mlp(3, (), 2)] == [OrthogonalLinear]
 
 
+@pytest.mark.usefixtures("either_tanh")
 @pytest.mark.parametrize("activation_class", [Tanh, nn.SiLU, nn.ReLU])
 @pytest.mark.parametrize("size", [(), (1,), (129,), (1024,), (1025,), (7, 500), (2, 3, 400), (0,)])
 def test_without_gradients_it_works_in_pieces_and_gives_the_same(activation_class, size):
@@ -62,6 +70,7 @@ def test_without_gradients_it_works_in_pieces_and_gives_the_same(activation_clas
     assert torch.equal(x, before) and pieces.shape == (*size, 2)
 
 
+@pytest.mark.usefixtures("either_tanh")
 def test_bf16_rounds_the_hidden_products_alone_and_keeps_the_type():
     net, x = mlp(3, (32, 32), 4, precision="bf16"), torch.randn(300, 3)
     hidden = torch.tanh(net[0](x)) / 2  # the factor is in the weights, where it does not round
@@ -80,6 +89,7 @@ def mlp_in_float32(net, x):
     return net[4](torch.tanh(net[2](torch.tanh(net[0](x)))))
 
 
+@pytest.mark.usefixtures("either_tanh")
 def test_a_network_of_one_or_two_layers_or_in_float64_is_never_rounded():
     for net, dtype in (
         (mlp(3, (), 2), torch.float32),
