@@ -46,6 +46,7 @@ def _onednn_keeps_float32() -> bool:
     )
 
 
+@cache
 def mkl_uses_avx512() -> bool:
     """Whether MKL, by which PyTorch computes ``tanh`` on CPUs, uses AVX-512: on processors of Intel alone."""
     capabilities = torch.cpu.get_capabilities()

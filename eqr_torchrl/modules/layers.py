@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from eqr_torchrl.functional.products import Precision, mkl_uses_avx512, uses_bf16
 
-_MKL_USES_AVX512 = mkl_uses_avx512()
-
 
 class OrthogonalLinear(nn.Linear):
     """A linear layer whose weight starts orthogonal with gain 1 and whose bias starts at zero.
@@ -118,7 +116,7 @@ def _linear(value: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _torch_tanh_is_fast() -> bool:
-    return _MKL_USES_AVX512 and not torch.compiler.is_compiling()  # compiled code does not call MKL for it
+    return not torch.compiler.is_compiling() and mkl_uses_avx512()  # compiled code does not call MKL for it
 
 
 def _half_tanh(value: Tensor) -> Tensor:

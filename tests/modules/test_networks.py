@@ -34,7 +34,7 @@ def test_weights_start_orthogonal_and_biases_zero(shape):
 @pytest.fixture(params=[False, True], ids=["sigmoid", "tanh"])
 def either_tanh(request, monkeypatch):
     """Both ways to compute the activation, of which the CPU chooses one."""
-    monkeypatch.setattr(layers, "_MKL_USES_AVX512", request.param)
+    monkeypatch.setattr(layers, "mkl_uses_avx512", lambda: request.param)
 
 
 @pytest.mark.usefixtures("either_tanh")
