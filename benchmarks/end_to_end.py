@@ -30,9 +30,9 @@ from eqr_torchrl import (
     make_critic,
     make_env,
 )
-from eqr_torchrl.envs import never_terminates
+from eqr_torchrl.imagination import never_terminates
+from eqr_torchrl.lab.runs import read_csv
 from eqr_torchrl.objectives import make_optimizer
-from eqr_torchrl.runs import read_csv
 
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = 500

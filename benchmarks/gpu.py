@@ -29,9 +29,9 @@ from torch import Tensor, nn
 from torchrl.objectives import SoftUpdate
 
 from eqr_torchrl import EnsembleSuccessors, EpistemicQuantileLoss, GaussianEnsemble, ModelBasedEnv, make_model_buffer
-from eqr_torchrl.envs import never_terminates
 from eqr_torchrl.functional import quantile_huber_loss, quantile_midpoints
-from eqr_torchrl.modules import make_actor, make_critic
+from eqr_torchrl.imagination import never_terminates
+from eqr_torchrl.networks import make_actor, make_critic
 from eqr_torchrl.objectives import make_optimizer, make_update
 from eqr_torchrl.testing import toy_batch, toy_env
 

@@ -15,10 +15,9 @@ from _timing import parse_arguments, print_json, print_table, time_alternately
 from torch import Tensor, nn
 
 from eqr_torchrl import functional as F
-from eqr_torchrl.functional import onednn_products
-from eqr_torchrl.functional.products import uses_bf16
-from eqr_torchrl.modules.ensemble import EnsembleLinear
-from eqr_torchrl.modules.layers import Tanh
+from eqr_torchrl.networks._cpu import onednn_products, uses_bf16
+from eqr_torchrl.networks.ensemble import EnsembleLinear
+from eqr_torchrl.networks.layers import Tanh
 from eqr_torchrl.utility import OptimisticUtility
 from eqr_torchrl.world_models import GaussianEnsemble
 

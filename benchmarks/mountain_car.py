@@ -18,10 +18,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from eqr_torchrl.comparison import learning_curves, read_runs
-from eqr_torchrl.diagnostics import member_returns, sample_episodes, value_map, value_quantiles
-from eqr_torchrl.figures import COLOURS, COLUMN_WIDTH, draw_density, saved_figure
-from eqr_torchrl.runs import checkpoint_path, load_agent
+from eqr_torchrl.lab.comparison import learning_curves, read_runs
+from eqr_torchrl.lab.diagnostics import member_returns, sample_episodes, value_map, value_quantiles
+from eqr_torchrl.lab.figures import COLOURS, COLUMN_WIDTH, draw_density, saved_figure
+from eqr_torchrl.lab.runs import checkpoint_path, load_agent
 
 START = [-0.5, 0.0]  # m, m per step
 NUM_EPISODES = 10

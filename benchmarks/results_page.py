@@ -17,8 +17,8 @@ from typing import Any
 
 import pandas as pd
 
-from eqr_torchrl.comparison import learning_curves, read_runs
-from eqr_torchrl.figures import COLOURS, LINES, saved_figure
+from eqr_torchrl.lab.comparison import learning_curves, read_runs
+from eqr_torchrl.lab.figures import COLOURS, LINES, saved_figure
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

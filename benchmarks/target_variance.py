@@ -28,8 +28,8 @@ from eqr_torchrl import (
     make_env,
     make_model_buffer,
 )
-from eqr_torchrl.envs import never_terminates
 from eqr_torchrl.functional import wasserstein_distance
+from eqr_torchrl.imagination import never_terminates
 from eqr_torchrl.objectives import make_optimizer, make_update
 
 UPDATES, REPEATS = 1500, 100

@@ -17,9 +17,9 @@ from tensordict import TensorDict
 from torchrl.objectives import SoftUpdate
 
 from eqr_torchrl import EnsembleSuccessors, EpistemicQuantileLoss, GaussianEnsemble, ModelBasedEnv
-from eqr_torchrl.envs import never_terminates
-from eqr_torchrl.functional import onednn_products
-from eqr_torchrl.modules import make_actor, make_critic
+from eqr_torchrl.imagination import never_terminates
+from eqr_torchrl.networks import make_actor, make_critic
+from eqr_torchrl.networks._cpu import onednn_products
 from eqr_torchrl.objectives import make_optimizer, make_update
 from eqr_torchrl.testing import toy_env
 

@@ -13,7 +13,7 @@ from _timing import parse_arguments, print_json, print_table, sample_alternately
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from eqr_torchrl.functional import onednn_products
+from eqr_torchrl.networks._cpu import onednn_products
 from eqr_torchrl.world_models import FixedStepsFit, GaussianEnsemble
 from eqr_torchrl.world_models.fit import Rows
 

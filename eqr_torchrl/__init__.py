@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from eqr_torchrl import _versions as _versions  # first: it reports incompatible versions before they fail obscurely
-from eqr_torchrl.data import EnsembleSuccessors, branched_rollout, make_model_buffer, make_replay_buffer
-from eqr_torchrl.envs import ModelBasedEnv, make_env
-from eqr_torchrl.modules import make_actor, make_critic
+from eqr_torchrl.imagination import (
+    EnsembleSuccessors,
+    ModelBasedEnv,
+    branched_rollout,
+    make_model_buffer,
+    make_replay_buffer,
+)
+from eqr_torchrl.networks import make_actor, make_critic
 from eqr_torchrl.objectives import EpistemicQuantileLoss
 from eqr_torchrl.utility import CVaRUtility, EntropicUtility, MeanUtility, OptimisticUtility, QuantileUtility
 from eqr_torchrl.world_models import FixedStepsFit, GaussianEnsemble, WorldModel
@@ -27,7 +32,6 @@ __all__ = [
     "branched_rollout",
     "make_actor",
     "make_critic",
-    "make_env",
     "make_model_buffer",
     "make_replay_buffer",
 ]

@@ -10,7 +10,7 @@ from torchrl.data import Bounded, Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase
 from torchrl.modules import ProbabilisticActor
 
-from eqr_torchrl.modules import make_actor, make_critic
+from eqr_torchrl.networks import make_actor, make_critic
 
 __all__ = ["ToyEnv", "toy_actor", "toy_batch", "toy_critic", "toy_env"]
 

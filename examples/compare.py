@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from eqr_torchrl.comparison import (
+from eqr_torchrl.lab.comparison import (
     PAPER_SMOOTHING,
     aggregate_table,
     find_published,
@@ -37,7 +37,7 @@ from eqr_torchrl.comparison import (
     run_scores,
     score_table,
 )
-from eqr_torchrl.runs import differing_settings
+from eqr_torchrl.lab.runs import differing_settings
 
 GROUP = ["env", "algorithm", "utility"]
 FEW = 5  # runs below which an interval is too narrow to rely on

@@ -22,7 +22,7 @@ from typing import cast
 import torch
 from tensordict import TensorDictBase
 
-from eqr_torchrl.diagnostics import (
+from eqr_torchrl.lab.diagnostics import (
     calibration_error,
     central_interval_coverage,
     held_out_errors,
@@ -41,7 +41,7 @@ from eqr_torchrl.diagnostics import (
     value_quantiles,
     value_spread,
 )
-from eqr_torchrl.runs import load_agent
+from eqr_torchrl.lab.runs import load_agent
 
 TAIL = 0.01  # share of a value that may lie beyond the end of an episode or rollout
 

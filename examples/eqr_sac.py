@@ -16,14 +16,15 @@ from torchrl import torchrl_logger
 from torchrl.collectors import Collector
 from torchrl.objectives import SoftUpdate
 
-from eqr_torchrl.comparison import plot_learning_curve
-from eqr_torchrl.data import TRANSITION_KEYS, check_memory, make_replay_buffer
-from eqr_torchrl.diagnostics import plot_value_distribution, value_quantiles
-from eqr_torchrl.envs import TerminationGuard, reward_bounds
-from eqr_torchrl.evaluation import evaluate
+from eqr_torchrl.imagination import TRANSITION_KEYS, make_replay_buffer
+from eqr_torchrl.lab.comparison import plot_learning_curve
+from eqr_torchrl.lab.diagnostics import plot_value_distribution, value_quantiles
+from eqr_torchrl.lab.envs import TerminationGuard, import_by_name, reward_bounds, termination_for
+from eqr_torchrl.lab.evaluation import evaluate
+from eqr_torchrl.lab.memory import check_memory
+from eqr_torchrl.lab.recipes import CONFIGS
+from eqr_torchrl.lab.runs import LoopSettings, Run, run_hydra
 from eqr_torchrl.objectives import make_update
-from eqr_torchrl.recipes import CONFIGS
-from eqr_torchrl.runs import LoopSettings, Run, run_hydra
 
 warnings.filterwarnings("ignore", category=DeprecationWarning, module="torchrl")
 torchrl_logger.setLevel("WARNING")
@@ -42,7 +43,11 @@ def main(cfg: DictConfig) -> float | None:
     critics = [instantiate(cfg.critic, env).to(cfg.device) for _ in range(cfg.loss.num_qvalue_nets)]
     world_model = instantiate(cfg.world_model, env).to(cfg.device)  # posterior over MDPs
     fit = instantiate(cfg.fit, world_model)  # maximum likelihood
-    imagine = instantiate(cfg.rollout, world_model, env)  # rollouts of T steps in each member
+    rule = termination_for(env, cfg.termination_fn)
+    reward_fn = import_by_name(cfg.reward_fn) if cfg.reward_fn else None
+    imagine = instantiate(
+        cfg.rollout, world_model, env, termination_fn=rule, reward_fn=reward_fn
+    )  # T steps in each member
     env.append_transform(TerminationGuard(imagine.termination_fn, env.env_name))
     print(check_memory("D", cfg.replay_capacity, env.fake_tensordict().select(*TRANSITION_KEYS)))
     print(check_memory("D_model", imagine.capacity, imagine.transition, cfg.model_buffer.dtype, cfg.device))

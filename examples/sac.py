@@ -15,12 +15,13 @@ from torchrl import torchrl_logger
 from torchrl.collectors import Collector
 from torchrl.objectives import SoftUpdate
 
-from eqr_torchrl.comparison import plot_learning_curve
-from eqr_torchrl.data import TRANSITION_KEYS, check_memory, make_replay_buffer
-from eqr_torchrl.evaluation import evaluate
+from eqr_torchrl.imagination import TRANSITION_KEYS, make_replay_buffer
+from eqr_torchrl.lab.comparison import plot_learning_curve
+from eqr_torchrl.lab.evaluation import evaluate
+from eqr_torchrl.lab.memory import check_memory
+from eqr_torchrl.lab.recipes import CONFIGS
+from eqr_torchrl.lab.runs import LoopSettings, Run, run_hydra
 from eqr_torchrl.objectives import make_update
-from eqr_torchrl.recipes import CONFIGS
-from eqr_torchrl.runs import LoopSettings, Run, run_hydra
 
 warnings.filterwarnings("ignore", category=DeprecationWarning, module="torchrl")
 torchrl_logger.setLevel("WARNING")

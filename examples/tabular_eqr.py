@@ -19,7 +19,7 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from eqr_torchrl.runs import RunStatus, make_run_folder, run_hydra
+from eqr_torchrl.lab.runs import RunStatus, make_run_folder, run_hydra
 
 sys.path.insert(0, str(Path(__file__).parent))  # the studies, however this script is started
 from tabular_studies.figures import STYLE, Findings

@@ -9,7 +9,7 @@ import hydra
 import pytest
 from point_env import PointEnv
 
-from eqr_torchrl.evaluation import evaluate
+from eqr_torchrl.lab.evaluation import evaluate
 
 ROOT = Path(__file__).parent.parent
 ALGORITHMS = sorted(path.stem for path in (ROOT / "configs" / "algorithm").glob("*.yaml"))
@@ -22,7 +22,7 @@ SIZES = [
     "actor.num_cells=[32]", "critic.num_cells=[32,32]",
 ]  # fmt: skip
 MODEL = [
-    "termination_fn=eqr_torchrl.envs:never_terminates", "retrain_every=100", "world_model.num_cells=[32,32]",
+    "termination_fn=eqr_torchrl.imagination:never_terminates", "retrain_every=100", "world_model.num_cells=[32,32]",
     "fit.lr=1e-2", "fit.batch_size=64", "fit.num_steps=100", "rollout.horizon=3", "rollout.starts_per_step=20",
 ]  # fmt: skip
 

@@ -21,7 +21,7 @@ import torch
 from tensordict import TensorDict
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from eqr_torchrl.runs import LoopSettings, load_agent, load_checkpoint, read_csv, read_status, run_hydra
+from eqr_torchrl.lab.runs import LoopSettings, load_agent, load_checkpoint, read_csv, read_status, run_hydra
 from eqr_torchrl.testing import ToyEnv
 from eqr_torchrl.world_models import WorldModel
 
@@ -48,7 +48,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Torc
 def scripts():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        from eqr_torchrl.recipes import eqr_sac, sac  # the very files of examples/
+        from eqr_torchrl.lab.recipes import eqr_sac, sac  # the very files of examples/
     assert Path(eqr_sac.__file__) == ROOT / "examples" / "eqr_sac.py"
     return {"eqr_sac": eqr_sac, "sac": sac}
 
@@ -218,7 +218,7 @@ def _nothing():
 def test_a_simulator_that_fails_leaves_a_message_and_the_last_good_checkpoint(start, tmp_path, capsys):
     tiny = [text for text in TINY if not text.startswith(("env.", "checkpoint_every"))]
     broken = ["env._target_=test_examples.breaks_down", "env.name=fragile", "checkpoint_every=1"]
-    broken += ["termination_fn=eqr_torchrl.envs.never_terminates", "eval_every=100"]
+    broken += ["termination_fn=eqr_torchrl.imagination.never_terminates", "eval_every=100"]
     with pytest.raises(SystemExit) as stopped:
         start("run", *broken, tiny=tiny, command=True)
     assert stopped.value.code == 1
@@ -256,7 +256,7 @@ def test_a_diverged_run_stops_at_that_update_and_keeps_its_checkpoint(
     if algorithm == "sac":
         tiny = [text for text in tiny if not text.startswith("world_model")]
     else:
-        toy += ["termination_fn=eqr_torchrl.envs.never_terminates", f"algorithm={algorithm}"]
+        toy += ["termination_fn=eqr_torchrl.imagination.never_terminates", f"algorithm={algorithm}"]
     with pytest.raises(SystemExit) as stopped:
         folder = start("run", *toy, script=script.__name__.rsplit(".", 1)[-1], tiny=tiny, command=True)
     assert stopped.value.code == 1
@@ -329,7 +329,7 @@ def toy(name, seed, **kwargs):
         (
             ["+successors.number=2"],
             2,
-            "successors: eqr_torchrl.data.EnsembleSuccessors takes no number; to remove",
+            "successors: eqr_torchrl.imagination.EnsembleSuccessors takes no number; to remove",
         ),
     ],
 )
@@ -376,8 +376,8 @@ def test_the_model_free_script_runs(start, choice):
 
 PRESS_CTRL_C = """
 import signal, sys
-from eqr_torchrl.recipes import CONFIGS, eqr_sac
-from eqr_torchrl.runs import LoopSettings, run_hydra
+from eqr_torchrl.lab.recipes import CONFIGS, eqr_sac
+from eqr_torchrl.lab.runs import LoopSettings, run_hydra
 
 make, updates = eqr_sac.make_update, []
 
@@ -557,7 +557,7 @@ class Undrawn(Drawn):
 def test_enjoy_names_what_a_video_needs(start, tmp_path, monkeypatch):
     tiny = [text for text in TINY if not text.startswith("env.")]
     own = ["env.name=test_examples:Undrawn", "env_steps=1"]
-    folder, _ = start("run", *own, "termination_fn=eqr_torchrl.envs.never_terminates", tiny=tiny, command=True)
+    folder, _ = start("run", *own, "termination_fn=eqr_torchrl.imagination.never_terminates", tiny=tiny, command=True)
     monkeypatch.setattr(sys, "argv", ["enjoy.py", str(folder), "--video", str(tmp_path / "episode.gif")])
     with pytest.raises(SystemExit, match="enjoy.py: --video needs an environment whose constructor takes render_mode"):
         runpy.run_path(str(ROOT / "examples" / "enjoy.py"), run_name="__main__")
@@ -567,7 +567,7 @@ def test_enjoy_evaluates_and_films(start, tmp_path, monkeypatch, capsys):
     imageio = pytest.importorskip("imageio.v3")
     tiny = [text for text in TINY if not text.startswith("env.")]
     own = ["env.name=test_examples:Drawn", "env_steps=1"]
-    folder, _ = start("run", *own, "termination_fn=eqr_torchrl.envs.never_terminates", tiny=tiny, command=True)
+    folder, _ = start("run", *own, "termination_fn=eqr_torchrl.imagination.never_terminates", tiny=tiny, command=True)
     capsys.readouterr()
     video = tmp_path / "episode.gif"
     monkeypatch.setattr(sys, "argv", ["enjoy.py", str(folder), "--episodes", "2", "--video", str(video)])

@@ -11,7 +11,7 @@ pytest.importorskip("hydra")
 
 from omegaconf import OmegaConf, open_dict
 
-from eqr_torchrl.runs import LoopSettings, run_hydra
+from eqr_torchrl.lab.runs import LoopSettings, run_hydra
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 

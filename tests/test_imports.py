@@ -115,7 +115,7 @@ def test_importing_the_package_loads_no_heavy_library():
     code = (
         "import sys, warnings; warnings.simplefilter('ignore'); import torchrl.envs; before = set(sys.modules)\n"
         "import eqr_torchrl; from eqr_torchrl import EpistemicQuantileLoss, ModelBasedEnv, EnsembleSuccessors\n"
-        "import eqr_torchrl.tabular, eqr_torchrl.runs\n"
+        "import eqr_torchrl.tabular, eqr_torchrl.lab.runs\n"
         f"print(*[name for name in {LAZY!r} if name in set(sys.modules) - before])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)

@@ -13,10 +13,16 @@ from torchrl.data import Bounded, Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase
 from torchrl.objectives import SoftUpdate
 
-from eqr_torchrl.data import EnsembleSuccessors, branched_rollout, make_model_buffer, make_replay_buffer
-from eqr_torchrl.envs import ModelBasedEnv, never_terminates
-from eqr_torchrl.evaluation import evaluate
 from eqr_torchrl.functional import quantile_midpoints
+from eqr_torchrl.imagination import (
+    EnsembleSuccessors,
+    ModelBasedEnv,
+    branched_rollout,
+    make_model_buffer,
+    make_replay_buffer,
+    never_terminates,
+)
+from eqr_torchrl.lab.evaluation import evaluate
 from eqr_torchrl.objectives import EpistemicQuantileLoss, make_optimizer, make_update
 from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic, toy_env
 from eqr_torchrl.world_models import FixedStepsFit, GaussianEnsemble, WorldModel

@@ -20,7 +20,7 @@ from eqr_torchrl import (
     OptimisticUtility,
     WorldModel,
 )
-from eqr_torchrl.envs import never_terminates
+from eqr_torchrl.imagination import never_terminates
 from eqr_torchrl.objectives import make_optimizer, make_update
 from eqr_torchrl.testing import toy_actor, toy_critic, toy_env
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from eqr_torchrl.runs import read_csv, read_status, summarise_sweep
+from eqr_torchrl.lab.runs import read_csv, read_status, summarise_sweep
 
 pytest.importorskip("hydra_plugins.hydra_ray_launcher")
 ROOT = Path(__file__).parent.parent

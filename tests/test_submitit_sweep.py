@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from eqr_torchrl.runs import read_csv, summarise_sweep
+from eqr_torchrl.lab.runs import read_csv, summarise_sweep
 
 pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
 ROOT = Path(__file__).parent.parent

@@ -5,7 +5,7 @@ A world model as an environment
 **What you will learn**
 
 - how to fit an ensemble of probabilistic networks to real transitions,
-- how :class:`~eqr_torchrl.envs.ModelBasedEnv` makes it a TorchRL environment with one imagined MDP in each row,
+- how :class:`~eqr_torchrl.imagination.ModelBasedEnv` makes it a TorchRL environment with one imagined MDP in each row,
 - how the members' disagreement grows along a rollout and away from the data.
 """
 
@@ -20,8 +20,8 @@ import matplotlib.pyplot as plt
 import torch
 from torchrl.envs.utils import check_env_specs
 
-from eqr_torchrl.data import make_replay_buffer
-from eqr_torchrl.envs import ModelBasedEnv, make_env, termination_for
+from eqr_torchrl.imagination import ModelBasedEnv, make_replay_buffer
+from eqr_torchrl.lab.envs import make_env, termination_for
 from eqr_torchrl.world_models import FixedStepsFit, GaussianEnsemble
 
 BLUE, ORANGE = "#0072B2", "#D55E00"  # distinct for all common kinds of colour vision

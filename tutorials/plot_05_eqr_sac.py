@@ -22,10 +22,16 @@ import torch
 from tensordict import TensorDict
 from torchrl.objectives import SoftUpdate
 
-from eqr_torchrl.data import EnsembleSuccessors, branched_rollout, make_model_buffer, make_replay_buffer
-from eqr_torchrl.envs import ModelBasedEnv, never_terminates
-from eqr_torchrl.evaluation import evaluate
-from eqr_torchrl.modules import make_actor, make_critic
+from eqr_torchrl.imagination import (
+    EnsembleSuccessors,
+    ModelBasedEnv,
+    branched_rollout,
+    make_model_buffer,
+    make_replay_buffer,
+    never_terminates,
+)
+from eqr_torchrl.lab.evaluation import evaluate
+from eqr_torchrl.networks import make_actor, make_critic
 from eqr_torchrl.objectives import EpistemicQuantileLoss, make_optimizer, make_update
 from eqr_torchrl.testing import toy_env
 from eqr_torchrl.utility import MeanUtility

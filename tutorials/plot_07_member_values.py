@@ -23,7 +23,7 @@ from tensordict import TensorDict
 from torchrl.objectives import SoftUpdate
 
 from eqr_torchrl import EnsembleSuccessors, EpistemicQuantileLoss, FixedStepsFit, GaussianEnsemble, ModelBasedEnv
-from eqr_torchrl.envs import never_terminates
+from eqr_torchrl.imagination import never_terminates
 from eqr_torchrl.objectives import MemberwiseSACLoss
 from eqr_torchrl.testing import toy_actor, toy_critic, toy_env
 

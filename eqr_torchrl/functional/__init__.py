@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from eqr_torchrl.functional.bellman import epistemic_quantile_target
 from eqr_torchrl.functional.gaussian import gaussian_nll, soft_clamp, stratified_normal, tanh_normal
-from eqr_torchrl.functional.products import onednn_products
 from eqr_torchrl.functional.quantiles import (
     quantile_huber_loss,
     quantile_midpoints,
@@ -16,7 +15,6 @@ from eqr_torchrl.functional.rarity import rarity_weights
 __all__ = [
     "epistemic_quantile_target",
     "gaussian_nll",
-    "onednn_products",
     "quantile_huber_loss",
     "quantile_midpoints",
     "quantile_projection",

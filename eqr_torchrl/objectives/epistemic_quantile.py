@@ -32,7 +32,7 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
 
     ``"next"`` may hold one replayed successor per transition, its entries of shape ``[*B, ...]``, which is the loss of
     quantile-regression SAC and QR-MBPO: the quantiles then keep the transition noise. Or it holds ``K`` draws from
-    each of ``M`` members, ``[*B, M, K, ...]``, as :class:`~eqr_torchrl.data.EnsembleSuccessors` writes them.
+    each of ``M`` members, ``[*B, M, K, ...]``, as :class:`~eqr_torchrl.imagination.EnsembleSuccessors` writes them.
 
     Args:
         actor_network: stochastic policy, ``observation`` to ``action``.

@@ -32,11 +32,11 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
     be visited twice. The policy ascends ``utility`` of the values plus ``alpha`` times its entropy. Losses are averaged
     over the batch. Two kinds of batches are taken:
 
-    - ``"next"`` of batch size ``[*B, M, K]``, as :class:`~eqr_torchrl.data.EnsembleSuccessors` writes it: member
+    - ``"next"`` of batch size ``[*B, M, K]``, as :class:`~eqr_torchrl.imagination.EnsembleSuccessors` writes it: member
       values. All values learn at the same states. The critic is one network of ``M`` outputs, or ``M`` scalar ones.
-    - ``"members"`` of batch size ``[*B, M]``, as :class:`~eqr_torchrl.data.MemberReplayBuffers` samples it, transitions
-      of each member with ``observation``, ``action`` and ``"next"`` (``reward``, ``terminated``, ``observation``); the
-      policy is improved at ``observation``, ``[*B, S]``. Critic ``m`` sees the rows of member ``m`` alone. This is
+    - ``"members"`` of batch size ``[*B, M]``, as :class:`~eqr_torchrl.imagination.MemberReplayBuffers` samples it,
+      transitions of each member with ``observation``, ``action`` and ``"next"`` (``reward``, ``terminated``,
+      ``observation``); the policy is improved at ``observation``, ``[*B, S]``. Critic ``m`` sees the rows of member ``m`` alone. This is
       QU-SAC as the baseline of Luis et al. (2024); the reference implementation sums the critics' loss over the batch
       instead of averaging it, a constant factor that Adam nearly removes.
 

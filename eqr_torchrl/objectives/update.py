@@ -11,7 +11,7 @@ from tensordict.nn import CudaGraphModule
 from torch import Tensor
 from torchrl.objectives import LossModule, TargetNetUpdater
 
-from eqr_torchrl.functional import onednn_products
+from eqr_torchrl.networks._cpu import onednn_products
 
 
 def make_optimizer(
@@ -81,8 +81,8 @@ def make_update(
             of it. Defaults to ``None``: the batch is the argument.
         cuda_graph: whether the whole step is recorded at its fifth call and replayed from then on, which avoids
             launching its kernels one by one. Batches must keep their keys and shapes, random numbers come from torch's
-            global generator, and the buffer of ``sample`` must be one of :func:`~eqr_torchrl.data.make_model_buffer` on
-            the same device. CUDA only.
+            global generator, and ``sample`` must draw from a buffer of :func:`~eqr_torchrl.imagination.make_model_buffer`
+            on the same device. CUDA only.
 
     Returns:
         A function of a batch, or of nothing if ``sample`` is given, to the detached losses and report.

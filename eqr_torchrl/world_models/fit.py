@@ -12,7 +12,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from eqr_torchrl.functional import gaussian_nll, onednn_products
+from eqr_torchrl.functional import gaussian_nll
+from eqr_torchrl.networks._cpu import onednn_products
 from eqr_torchrl.world_models._transitions import regression_data
 from eqr_torchrl.world_models.gaussian import GaussianEnsemble
 

@@ -12,11 +12,11 @@ from torch.nn.functional import silu
 from torchrl.envs import EnvBase
 
 from eqr_torchrl.functional import gaussian_nll, soft_clamp
-from eqr_torchrl.functional.products import Precision, uses_bf16
-from eqr_torchrl.modules.ensemble import EnsembleLinear
+from eqr_torchrl.networks._cpu import Precision, uses_bf16
+from eqr_torchrl.networks.ensemble import EnsembleLinear
+from eqr_torchrl.networks.normalizer import Normalizer
+from eqr_torchrl.networks.prior import RandomPrior
 from eqr_torchrl.world_models.base import WorldModel
-from eqr_torchrl.world_models.normalizer import Normalizer
-from eqr_torchrl.world_models.prior import RandomPrior
 
 #: Rows of each member that pass through the network at once on a CPU: the activations stay in its caches, and blocks
 #: are small enough for the allocator to keep, where larger ones cost a page fault for every 4 KiB.

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from scipy.stats import gaussian_kde
 from torch import Tensor
 
-from eqr_torchrl.figures import COLOURS
+from eqr_torchrl.lab.figures import COLOURS
 
 BLUE, ORANGE, GREEN, PURPLE, _, SKY, _ = COLOURS
 STYLE: dict[Any, Any] = {

@@ -9,8 +9,7 @@ import torch
 from loss_parts import make_loss
 from torchrl.objectives import SoftUpdate
 
-from eqr_torchrl.data import EnsembleSuccessors
-from eqr_torchrl.envs import ModelBasedEnv, never_terminates
+from eqr_torchrl.imagination import EnsembleSuccessors, ModelBasedEnv, never_terminates
 from eqr_torchrl.objectives import MemberwiseSACLoss
 from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic, toy_env
 from eqr_torchrl.world_models import GaussianEnsemble

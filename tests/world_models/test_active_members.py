@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eqr_torchrl.modules.ensemble import EnsembleLinear
+from eqr_torchrl.networks.ensemble import EnsembleLinear
 from eqr_torchrl.world_models._active_members import ActiveMembers
 
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from eqr_torchrl.world_models import FixedStepsFit, GaussianEnsemble, RandomPrior
+from eqr_torchrl.networks import RandomPrior
+from eqr_torchrl.world_models import FixedStepsFit, GaussianEnsemble
 
 
 def transitions(rows: int, *, reward_scale: float = 1.0) -> TensorDict:

@@ -1,0 +1,5 @@
+"""Moved: see :mod:`eqr_torchrl.lab.comparison`."""
+
+from eqr_torchrl._moved import moved
+
+__getattr__ = moved(__name__, {}, "eqr_torchrl.lab.comparison")

@@ -1,0 +1,5 @@
+"""Moved: see :mod:`eqr_torchrl.imagination`."""
+
+from eqr_torchrl._moved import moved
+
+__getattr__ = moved(__name__, {"check_memory": "eqr_torchrl.lab.memory"}, "eqr_torchrl.imagination")

@@ -1,0 +1,13 @@
+"""Moved: see :mod:`eqr_torchrl.lab.envs`."""
+
+from eqr_torchrl._moved import moved
+
+__getattr__ = moved(
+    __name__,
+    {
+        "ModelBasedEnv": "eqr_torchrl.imagination",
+        "TerminationFn": "eqr_torchrl.imagination",
+        "never_terminates": "eqr_torchrl.imagination",
+    },
+    "eqr_torchrl.lab.envs",
+)

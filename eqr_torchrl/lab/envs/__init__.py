@@ -1,0 +1,40 @@
+"""Where the policy acts: real environments, their reward shaping, and when they end."""
+
+from __future__ import annotations
+
+from eqr_torchrl.lab.envs._simulators import PAPER_DMC_TASKS
+from eqr_torchrl.lab.envs.check_env import Finding, check_env
+from eqr_torchrl.lab.envs.guards import NonFiniteGuard, TerminationGuard
+from eqr_torchrl.lab.envs.lookup import import_by_name
+from eqr_torchrl.lab.envs.real import make_env
+from eqr_torchrl.lab.envs.reward_bounds import reward_bounds
+from eqr_torchrl.lab.envs.terminations import (
+    ant_terminates,
+    hopper_terminates,
+    humanoid_terminates,
+    inverted_pendulum_terminates,
+    mountain_car_terminates,
+    termination_for,
+    walker2d_terminates,
+)
+from eqr_torchrl.lab.envs.transforms import ActionCost, VectorObservation
+
+__all__ = [
+    "PAPER_DMC_TASKS",
+    "ActionCost",
+    "Finding",
+    "NonFiniteGuard",
+    "TerminationGuard",
+    "VectorObservation",
+    "ant_terminates",
+    "check_env",
+    "hopper_terminates",
+    "humanoid_terminates",
+    "import_by_name",
+    "inverted_pendulum_terminates",
+    "make_env",
+    "mountain_car_terminates",
+    "reward_bounds",
+    "termination_for",
+    "walker2d_terminates",
+]

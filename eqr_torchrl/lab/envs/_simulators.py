@@ -1,0 +1,184 @@
+"""Opens simulators, by name or as given, as TorchRL environments."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+import warnings
+from typing import Any
+
+import torch
+from torchrl.envs import DMControlWrapper, EnvBase, GymWrapper, ParallelEnv, SerialEnv, TransformedEnv
+
+from eqr_torchrl.lab.envs._readers import DMControlReader, GymnasiumReader
+from eqr_torchrl.lab.envs._spaces import check_gym_spaces
+from eqr_torchrl.lab.envs.lookup import import_by_name
+
+PAPER_DMC_TASKS: tuple[str, ...] = (
+    "dmc/acrobot-swingup",
+    "dmc/ball_in_cup-catch",
+    "dmc/cartpole-balance_sparse",
+    "dmc/cartpole-swingup_sparse",
+    "dmc/cheetah-run",
+    "dmc/finger-spin",
+    "dmc/finger-turn_easy",
+    "dmc/fish-swim",
+    "dmc/fish-upright",
+    "dmc/pendulum-swingup",
+    "dmc/quadruped-escape",
+    "dmc/quadruped-run",
+    "dmc/quadruped-walk",
+    "dmc/reacher-easy",
+    "dmc/reacher-hard",
+    "dmc/walker-run",
+)
+"""The 16 DeepMind Control tasks of the paper's score table, as names for :func:`~eqr_torchrl.lab.envs.make_env`."""
+
+
+def open_simulator(env: Any, max_episode_steps: int | None, arguments: dict[str, Any]) -> tuple[EnvBase, str]:
+    """Returns the environment and its name.
+
+    A ``VectorReader`` has the time limit and gives float32 vectors; a TorchRL environment is returned as it is.
+    """
+    if isinstance(env, str):
+        if env.startswith("dmc/"):
+            return _open_dmc(env, max_episode_steps, arguments), env
+        name = env.removeprefix("gym/")
+        env = import_by_name(name, None) if ":" in name else None  # "package.module:MyEnv"
+        if isinstance(env, EnvBase) or not (env is None or callable(env)):
+            raise ValueError(
+                f"{name!r} must name a class or a function that builds an environment, since training and evaluation "
+                f"need one each: it names an object of type {type(env).__name__}."
+            )
+        if env is None:  # an id, perhaps one that "package.module:" registers
+            return _open_gym(name, max_episode_steps, arguments), name
+    gymnasium: Any = sys.modules.get("gymnasium")  # imported already if env comes from it
+    is_gym = gymnasium and isinstance(env, gymnasium.Env)
+    if (is_gym or isinstance(env, EnvBase)) and arguments:
+        raise ValueError(f"an environment that is already built takes no arguments: got {', '.join(arguments)}.")
+    if isinstance(env, EnvBase):
+        _check_limit(env, max_episode_steps)
+        return env, _name_of(env)
+    if is_gym:
+        name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+        check_gym_spaces(env, name)
+        if max_episode_steps is not None:
+            env = gymnasium.wrappers.TimeLimit(_without_time_limit(env), max_episode_steps)
+        return GymnasiumReader(env), name
+    if callable(env):
+        built = env(**arguments)
+        if callable(built) and not isinstance(built, EnvBase):
+            raise ValueError(f"a callable must return an environment: {env} returned {built}.")
+        return open_simulator(built, max_episode_steps, {})
+    raise ValueError(f"name must be a name, a gymnasium.Env, a TorchRL environment, or return one: got {env!r}.")
+
+
+def _without_time_limit(env: Any) -> Any:
+    import gymnasium
+
+    if isinstance(env, gymnasium.wrappers.TimeLimit):
+        return _without_time_limit(env.env)
+    if isinstance(env, gymnasium.Wrapper):
+        env.env = _without_time_limit(env.env)
+    return env
+
+
+def _check_limit(env: EnvBase, max_episode_steps: int | None) -> None:
+    """A TorchRL environment keeps its own time limit, so a higher one would have no effect."""
+    while isinstance(env, TransformedEnv):
+        env = env.base_env
+    own = None
+    if isinstance(env, GymWrapper):
+        own = getattr(env._env.spec, "max_episode_steps", None)
+    elif isinstance(env, DMControlWrapper):
+        own = env._env._step_limit
+    if own is not None and max_episode_steps is not None and max_episode_steps > own:
+        raise ValueError(
+            f"max_episode_steps must be at most {own:.0f}, the limit of the TorchRL environment itself: got "
+            f"{max_episode_steps}; for longer episodes pass the name of the environment or its simulator."
+        )
+
+
+def _name_of(env: EnvBase) -> str:
+    while isinstance(env, TransformedEnv):
+        if "env_name" in vars(env):  # set by make_env
+            return str(vars(env)["env_name"])
+        env = env.base_env
+    if isinstance(env, (SerialEnv, ParallelEnv)):  # asking these for an attribute would start them
+        return type(env).__name__
+    name, task = getattr(env, "env_name", None), getattr(env, "task_name", None)
+    return f"dmc/{name}-{task}" if name and task else str(name or type(env).__name__)
+
+
+def _close(name: str, valid: list[str]) -> str:
+    close = difflib.get_close_matches(name, valid, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(close)}?" if close else f"valid are, for example, {', '.join(valid[:3])}."
+
+
+def _open_gym(name: str, max_episode_steps: int | None, arguments: dict[str, Any]) -> EnvBase:
+    try:
+        import gymnasium
+    except ImportError as error:
+        raise ImportError(f"{name} needs Gymnasium: pip install 'eqr_torchrl[gym]'.") from error
+    if name not in gymnasium.registry and ":" not in name:
+        raise ValueError(f"unknown environment {name!r}: {_close(name, [*gymnasium.registry, *PAPER_DMC_TASKS])}")
+    if max_episode_steps is not None:
+        arguments = {**arguments, "max_episode_steps": max_episode_steps}
+    try:
+        env = gymnasium.make(name, disable_env_checker=True, **arguments)
+    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+        raise ImportError(
+            f"{name} cannot be opened here: {error} (MuJoCo tasks need pip install 'eqr_torchrl[gym-mujoco]')."
+        ) from error
+    except gymnasium.error.UnregisteredEnv as error:
+        if ":" not in name:
+            raise
+        module, _, wanted = name.partition(":")
+        valid = [key for key, value in vars(sys.modules[module]).items() if callable(value) and not key.startswith("_")]
+        raise ValueError(
+            f"{module} neither has nor registers an environment {wanted!r}: {_close(wanted, valid)}"
+        ) from error
+    except TypeError as error:
+        raise ValueError(f"{name} does not take {', '.join(arguments)}: {error}.") from error
+    check_gym_spaces(env, name)
+    return GymnasiumReader(env)
+
+
+def _open_dmc(name: str, max_episode_steps: int | None, arguments: dict[str, Any]) -> EnvBase:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # without a display the suite's import warns about GLFW
+            from dm_control import suite
+    except ImportError as error:
+        raise ImportError(f"{name} needs the DeepMind Control suite: pip install 'eqr_torchrl[dmc]'.") from error
+    domain, _, task = name.removeprefix("dmc/").partition("-")
+    if (domain, task) not in suite.ALL_TASKS:
+        raise ValueError(f"unknown task {name!r}: {_close(name, [f'dmc/{d}-{t}' for d, t in suite.ALL_TASKS])}")
+    try:
+        raw = suite.load(domain, task, task_kwargs=dict(arguments))
+        if max_episode_steps is not None:
+            # The suite counts seconds; half a step less than the limit is safe from rounding.
+            seconds = (max_episode_steps - 0.5) * raw.control_timestep()
+            raw = suite.load(domain, task, task_kwargs={**arguments, "time_limit": seconds})
+    except TypeError as error:
+        raise ValueError(f"{name} does not take {', '.join(arguments)}: {error}.") from error
+    if (domain, task) == ("quadruped", "escape"):
+        _render_only_on_request(raw)
+    env = DMControlReader(raw)
+    if domain != "lqr":  # all other tasks of the suite have rewards in [0, 1]
+        env.simulator_reward_bounds = torch.tensor([0.0, 1.0])
+    return env
+
+
+def _render_only_on_request(raw: Any) -> None:
+    """Keeps resets from opening an OpenGL context, which quadruped-escape does and a machine without display cannot."""
+    task, initialize = raw.task, raw.task.initialize_episode
+
+    def initialize_episode(physics: Any) -> None:
+        physics._make_rendering_contexts = lambda: None
+        try:
+            initialize(physics)
+        finally:
+            del physics._make_rendering_contexts
+
+    task.initialize_episode = initialize_episode

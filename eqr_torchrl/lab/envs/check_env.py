@@ -1,0 +1,277 @@
+"""Reports in one sentence per topic whether an environment fits, and what to change."""
+
+from __future__ import annotations
+
+import reprlib
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+from torchrl.envs import EnvBase
+
+from eqr_torchrl.imagination._user_functions import checked, name_of
+from eqr_torchrl.imagination.terminations import TerminationFn, never_terminates
+from eqr_torchrl.lab.envs.real import make_env
+from eqr_torchrl.lab.envs.terminations import termination_for
+
+if TYPE_CHECKING:
+    import gymnasium
+
+    from eqr_torchrl.imagination.model_based import RewardFn
+
+_AGREEMENT = 0.999  # rounding at a threshold may cost a rule one step in a thousand
+_LARGE, _SMALL = 100.0, 0.01  # per-step rewards outside this range do not suit a Huber threshold and networks near 1
+_TOO_LARGE = 1e4  # for an entry of an observation, and for the width of an action
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One sentence about one property of an environment.
+
+    Args:
+        level: ``"ok"``, ``"warning"`` (works, but look at it) or ``"error"`` (learning would fail or be wrong).
+        topic: ``"environment"``, ``"observation"``, ``"action"``, ``"reward"``, ``"reward_fn"``, ``"termination"``,
+            ``"episode"`` or ``"seed"``.
+        message: what was found, and what to change.
+
+    Examples:
+        >>> print(Finding("ok", "action", "size 1, from -2 to 2."))
+        ok      action       size 1, from -2 to 2.
+    """
+
+    level: Literal["ok", "warning", "error"]
+    topic: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.level:<7} {self.topic:<12} {self.message}"
+
+
+def check_env(
+    env: str | EnvBase | gymnasium.Env | Callable[..., Any],
+    termination_fn: TerminationFn | None = None,
+    num_steps: int = 1000,
+    *,
+    reward_fn: RewardFn | None = None,
+    seed: int = 0,
+    **kwargs: Any,
+) -> list[Finding]:
+    r"""Tries an environment with random actions and reports, topic by topic, whether it fits the library.
+
+    Looks at spaces, the size of rewards, the length of episodes, whether a seed reproduces an episode, and whether
+    ``termination_fn`` and ``reward_fn`` give the environment's own ``terminated`` flag and reward.
+
+    Args:
+        env: an environment, or anything that :func:`~eqr_torchrl.lab.envs.make_env` takes. It is reset and stepped.
+        termination_fn: the function that the model environment will use. Defaults to the known rule of the environment,
+            see :func:`~eqr_torchrl.lab.envs.termination_for`.
+        num_steps: number of random steps, in environment steps.
+        reward_fn: the known reward that the model environment will use.
+            Defaults to ``None``: the world model learns the reward, and there is nothing to compare.
+        seed: seed of the environment and of the random actions; torch's global generator is left as it was.
+        **kwargs: passed on to :func:`~eqr_torchrl.lab.envs.make_env`.
+
+    Returns:
+        One :class:`Finding` per topic, those without fault included. ``ImportError`` and errors of the environment's
+        own code become findings too.
+
+    Raises:
+        ValueError: if ``num_steps`` is not positive.
+
+    Examples:
+        >>> for finding in check_env("Pendulum-v1", num_steps=400):
+        ...     print(finding)
+        ok      observation  size 3, seen from -... to ...
+        ok      action       size 1, from -2 to 2.
+        ok      reward       per step from -... to ...
+        ok      termination  never_terminates gives the environment's own flag in 400 of 400 steps (0 terminated).
+        ok      episode      2 episodes ended within 400 steps, after 200 steps.
+        ok      seed         the same seed gives the same episode.
+    """
+    if num_steps < 1:
+        raise ValueError(f"num_steps must be at least 1: got {num_steps}.")
+    with torch.random.fork_rng(devices=[]):
+        try:
+            real = make_env(env, **kwargs)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                data = _random_steps(real, num_steps, seed)
+                again = _random_steps(real, min(num_steps, 100), seed)
+        except Exception as error:  # whatever the user's code raises is the finding
+            return [Finding("error", getattr(error, "topic", "environment"), _one_line(error))]
+    cuts = [str(warning.message) for warning in caught if "non-finite" in str(warning.message)]
+    return [
+        *(Finding("error", "observation", cut) for cut in cuts[:1]),
+        _finding("observation", _observation, data),
+        _finding("action", _action, real),
+        _finding("reward", _reward, data),
+        *([_finding("reward_fn", _known_reward, data, reward_fn)] if reward_fn is not None else []),
+        _finding("termination", _termination, real, data, termination_fn),
+        _finding("episode", _episode, data, kwargs.get("max_episode_steps")),
+        _finding("seed", _seed, data, again),
+    ]
+
+
+def _random_steps(env: EnvBase, num_steps: int, seed: int) -> TensorDictBase:
+    env.set_seed(seed)
+    torch.manual_seed(seed)
+    return env.rollout(num_steps, break_when_any_done=False).flatten()
+
+
+def _finding(topic: str, find: Callable[..., list[str]], *arguments: Any) -> Finding:
+    """``find`` returns what it found and, if that is unusual, advice; it raises a ValueError on a fault."""
+    try:
+        found = find(*arguments)
+    except ValueError as error:
+        return Finding("error", topic, _one_line(error))
+    return Finding("ok" if len(found) == 1 else "warning", topic, "; ".join(found) + ".")
+
+
+def _observation(data: TensorDictBase) -> list[str]:
+    seen = data["next", "observation"]  # [T, S]
+    too_large = seen.abs().amax(0) > _TOO_LARGE
+    large, constant = (
+        chosen.nonzero().flatten().tolist() for chosen in (too_large, (seen == seen[0]).all(0) & ~too_large)
+    )
+    found = [f"size {seen.shape[-1]}, seen from {seen.min().item():.3g} to {seen.max().item():.3g}"]
+    if large:
+        found.append(
+            f"entries {reprlib.repr(large)} reach {seen.abs().max().item():.2g}: rescale them or subtract an offset, "
+            "since networks want values near 1 and float32 keeps seven digits"
+        )
+    if constant and len(seen) > 1:
+        found.append(f"entries {reprlib.repr(constant)} never change: drop them if you can")
+    return found
+
+
+def _action(env: EnvBase) -> list[str]:
+    space: Any = env.action_spec_unbatched.space
+    found = [f"size {len(space.low)}, from {_numbers(space.low)} to {_numbers(space.high)}"]
+    if (space.high - space.low).max() > _TOO_LARGE:
+        found.append(
+            "random actions in such a wide range explore little: rescale them, as gymnasium's RescaleAction does"
+        )
+    return found
+
+
+def _reward(data: TensorDictBase) -> list[str]:
+    rewards = _without_cuts(data)["next", "reward"]
+    if not len(rewards):
+        raise ValueError("finite in no step.")
+    low, high, size = rewards.min().item(), rewards.max().item(), rewards.abs().max().item()
+    found = [f"per step from {low:.3g} to {high:.3g}, mean {rewards.mean().item():.3g}"]
+    if size > _LARGE:
+        found.append(f"large: pass reward_scale={1 / size:.0e}, so that values stay within reach of the networks")
+    elif low == high:
+        found.append("the same in every step: fine for a sparse task, but random actions never found another reward")
+    elif size < _SMALL:
+        found.append(
+            f"small: pass reward_scale={1 / size:.0e}, or lower the Huber threshold kappa of the critic's loss"
+        )
+    return found
+
+
+def _known_reward(data: TensorDictBase, reward_fn: RewardFn) -> list[str]:
+    rows = _without_cuts(data)
+    real = rows["next", "reward"]
+    predicted = checked("reward_fn", reward_fn, rows["observation"], rows["action"], rows["next", "observation"])
+    # relative to the largest reward: what float32 observations lose is of that order
+    tolerance = 1e-3 * max(real.abs().max().item(), 1e-3)
+    error = (predicted - real).abs().nan_to_num(torch.inf)
+    right = int((error <= tolerance).sum())
+    found = f"{name_of(reward_fn)} gives the environment's own reward in {right} of {len(rows)} steps"
+    if right < _AGREEMENT * len(rows):
+        worst = int(error.argmax())
+        raise ValueError(
+            f"{found}; it returns {predicted[worst].item():.4g} where the reward is {real[worst].item():.4g}: fix it "
+            "(reward_scale and action_cost are part of the reward)."
+        )
+    return [found]
+
+
+def _termination(env: EnvBase, data: TensorDictBase, rule: TerminationFn | None) -> list[str]:
+    terminated, total, limit = data["next", "terminated"], len(data), _like_a_time_limit(data)
+    ended = int(terminated.sum())
+    try:
+        rule = rule or termination_for(env)
+    except ValueError as error:
+        raise ValueError(f"{ended} of {total} steps terminated{limit}; {error}") from error
+    predicted = checked("termination_fn", rule, data["next", "observation"], data["action"])
+    missed, false_alarms = int((terminated & ~predicted).sum()), int((~terminated & predicted).sum())
+    right = total - missed - false_alarms
+    if right < _AGREEMENT * total or (limit and missed):
+        advice = "fix it: imagined rollouts would continue past the end, or end too early"
+        if rule is never_terminates:
+            advice = "pass the rule of this environment instead"
+        raise ValueError(
+            f"{name_of(rule)} misses {missed} of {ended} terminations and raises {false_alarms} false alarms in "
+            f"{total} steps{limit or f'; {advice}'}."
+        )
+    found = [f"{name_of(rule)} gives the environment's own flag in {right} of {total} steps ({ended} terminated)"]
+    if not ended and rule is not never_terminates:
+        found.append("no termination was observed, so this is weak evidence: raise num_steps")
+    return found
+
+
+def _like_a_time_limit(data: TensorDictBase) -> str:
+    """A remark if terminations look like a time limit: always truncated too, or always after the same time."""
+    terminated = data["next", "terminated"].flatten()
+    lengths = _lengths(data)[terminated[data["next", "done"].flatten()]]
+    truncated = data["next"].get("truncated", torch.zeros_like(terminated)).flatten()
+    both = len(lengths) > 0 and truncated[terminated].all()
+    if not both and not (len(lengths) > 2 and (lengths == lengths[0]).all() and lengths[0] > 1):
+        return ""
+    times = f"after {_range(lengths)} steps"
+    return f", {times}: this looks like a time limit, which the environment must report as truncated only"
+
+
+def _episode(data: TensorDictBase, max_episode_steps: int | None) -> list[str]:
+    lengths = _lengths(data)
+    if not len(lengths):
+        advice = "pass max_episode_steps unless the environment has its own limit"
+        return [f"none ended within {len(data)} steps", advice]
+    episodes = "1 episode" if len(lengths) == 1 else f"{len(lengths)} episodes"
+    found = [f"{episodes} ended within {len(data)} steps, after {_range(lengths)} steps"]
+    ends: Any = data["next"][data["next", "done"].flatten()]
+    truncated = ends.get("truncated", ends["done"]) & ends["reward"].isfinite()  # by a limit, not by NonFiniteGuard
+    if lengths.float().mean() < 3:
+        found.append("too short for the model rollouts to add anything")
+    elif max_episode_steps is not None and (lengths[truncated.flatten()] < max_episode_steps).any():
+        found.append(f"the environment has a limit of its own below max_episode_steps={max_episode_steps}")
+    return found
+
+
+def _seed(data: TensorDictBase, again: TensorDictBase) -> list[str]:
+    if torch.equal(data["next", "observation"][: len(again)], again["next", "observation"]):
+        return ["the same seed gives the same episode"]
+    advice = "draw random numbers from self.np_random only, after super().reset(seed=seed)"
+    return ["the same seed gives another episode", advice]
+
+
+def _one_line(error: BaseException) -> str:
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return text if isinstance(error, (ValueError, RuntimeError, ImportError)) else f"{type(error).__name__}: {text}"
+
+
+def _without_cuts(data: TensorDictBase) -> TensorDictBase:
+    """The steps that NonFiniteGuard did not cut."""
+    return data[data["next", "reward"].isfinite().squeeze(-1)]  # pyright: ignore[reportReturnType]
+
+
+def _lengths(data: TensorDictBase) -> Tensor:
+    """Steps of each finished episode."""
+    return torch.diff(data["next", "done"].flatten().nonzero().flatten(), prepend=torch.tensor([-1]))
+
+
+def _range(lengths: Tensor) -> str:
+    shortest, longest = lengths.aminmax()
+    return f"{shortest}" if shortest == longest else f"{shortest} to {longest}"
+
+
+def _numbers(values: Tensor) -> str:
+    numbers = [f"{value:.4g}" for value in values.tolist()]
+    return numbers[0] if len(set(numbers)) == 1 else f"[{', '.join(numbers)}]"

@@ -1,0 +1,37 @@
+"""Finds what a configuration or a command line names as ``"module:name"``."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_REQUIRED = object()
+
+
+def import_by_name(name: str, default: Any = _REQUIRED) -> Any:
+    """Imports a function or class of the user's own.
+
+    Args:
+        name: ``"package.module:name"``; a dot may stand for the colon.
+        default: returned if the module has no such name, as by :func:`getattr`.
+
+    Raises:
+        ValueError: if ``name`` has another form, or there is no such module, or no such name in it and no default.
+
+    Examples:
+        >>> import_by_name("eqr_torchrl.imagination:never_terminates").__name__
+        'never_terminates'
+    """
+    module, _, attribute = name.partition(":") if ":" in name else name.rpartition(".")
+    if not attribute or not all(part.isidentifier() for part in module.split(".")):
+        file = module.removesuffix(".py").rpartition("/")[2]
+        hint = f"; for a file {module}, write {file}:{attribute}" if "/" in module and file else ""
+        raise ValueError(f"names must be of the form module:name: got {name!r}{hint}.")
+    try:
+        found = getattr(importlib.import_module(module), attribute, default)
+    except ImportError as error:
+        hint = " (a module of your own must be on PYTHONPATH)" if isinstance(error, ModuleNotFoundError) else ""
+        raise ValueError(f"{name!r} must name something that can be imported: {error}{hint}.") from error
+    if found is _REQUIRED:
+        raise ValueError(f"{name!r} must name something in {module}, which has no {attribute!r}.")
+    return found

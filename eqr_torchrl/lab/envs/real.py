@@ -1,0 +1,87 @@
+"""Real environments by name, or the user's own, with the interface that the library expects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torchrl.envs import EnvBase, TransformedEnv
+from torchrl.envs.transforms import DeviceCastTransform, RewardScaling, StepCounter
+
+from eqr_torchrl.lab.envs._readers import VectorReader
+from eqr_torchrl.lab.envs._simulators import open_simulator
+from eqr_torchrl.lab.envs._spaces import check_specs, observation_leaves
+from eqr_torchrl.lab.envs.guards import NonFiniteGuard
+from eqr_torchrl.lab.envs.transforms import ActionCost, VectorObservation
+
+if TYPE_CHECKING:
+    import gymnasium
+
+
+def make_env(
+    name: str | EnvBase | gymnasium.Env | Callable[..., Any],
+    *,
+    seed: int | None = None,
+    reward_scale: float = 1.0,
+    action_cost: float = 0.0,
+    max_episode_steps: int | None = None,
+    device: torch.device | str | None = None,
+    **kwargs: Any,
+) -> TransformedEnv:
+    r"""Builds a real environment whose observation, action and reward are float32 vectors.
+
+    The reward of each step is :math:`c\,(r - \rho \sum_i a_i^2)` with :math:`c` = ``reward_scale`` and :math:`\rho` =
+    ``action_cost``. The end of the time limit is ``truncated``, never ``terminated``. Several observation entries
+    (DeepMind Control) are joined in alphabetical order. A simulator that diverges has its episode cut, see
+    :class:`~eqr_torchrl.lab.envs.NonFiniteGuard`.
+
+    Args:
+        name: ``"dmc/cheetah-run"`` (any task of the DeepMind Control suite), a Gymnasium id (``"Pendulum-v1"`` or
+            ``"gym/Pendulum-v1"``), ``"package.module:MyEnv"``, a :class:`gymnasium.Env` with Box spaces, a TorchRL
+            environment, or a callable that returns one of these.
+        seed: seed of the environment; ``None`` leaves it unseeded. ``env.set_seed(seed)`` does the same later.
+        reward_scale: factor on every reward, above zero.
+        action_cost: cost of effort, at least zero, in units of the environment's own reward.
+        max_episode_steps: time limit in environment steps, in place of the environment's own.
+        device: where observations, actions and rewards live; ``None`` leaves them where the simulator does, on the CPU.
+        **kwargs: passed on to the simulator: task arguments for ``dmc/``, those of :func:`gymnasium.make` for ids, or
+            of the callable.
+
+    Returns:
+        An environment with float32 ``observation`` ``[S]``, ``action`` ``[A]`` in environment units and ``reward``
+        ``[1]``, and an attribute ``env_name``.
+
+    Raises:
+        ValueError: if the name is unknown, the spaces do not fit (vectors; floats with finite bounds for actions), or
+            an argument is out of range.
+        ImportError: if the simulator is not installed; the message names the extra.
+
+    Examples:
+        >>> env = make_env("Pendulum-v1", seed=0, max_episode_steps=5)
+        >>> env.rollout(100)["observation"].shape
+        torch.Size([5, 3])
+    """
+    if not 0.0 < reward_scale < float("inf"):
+        raise ValueError(f"reward_scale must be a finite number above 0: got {reward_scale}.")
+    if not 0.0 <= action_cost < float("inf"):
+        raise ValueError(f"action_cost must be a finite number of at least 0: got {action_cost}.")
+    if max_episode_steps is not None and max_episode_steps < 1:
+        raise ValueError(f"max_episode_steps must be at least 1: got {max_episode_steps}.")
+    base, label = open_simulator(name, max_episode_steps, kwargs)
+    check_specs(base, label)
+    env = TransformedEnv(base, NonFiniteGuard(label), auto_unwrap=False)
+    if not isinstance(base, VectorReader):
+        env.insert_transform(0, VectorObservation(list(observation_leaves(base))))
+    if action_cost:
+        env.append_transform(ActionCost(action_cost))
+    if reward_scale != 1.0:
+        env.append_transform(RewardScaling(loc=0.0, scale=reward_scale))
+    if max_episode_steps is not None and not isinstance(base, VectorReader):
+        env.append_transform(StepCounter(max_episode_steps))
+    if device is not None:  # the simulator stays where it is: only float32 vectors are copied
+        env.append_transform(DeviceCastTransform(device))
+    env.env_name = label
+    if seed is not None:
+        env.set_seed(seed)
+    return env

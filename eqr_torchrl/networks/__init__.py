@@ -1,0 +1,21 @@
+"""Networks: the stochastic policy, the critic, layers of an ensemble, and randomised priors."""
+
+from __future__ import annotations
+
+from eqr_torchrl.networks.actor import GaussianHead, make_actor
+from eqr_torchrl.networks.critic import make_critic
+from eqr_torchrl.networks.layers import MLP, OrthogonalLinear, Tanh, mlp
+from eqr_torchrl.networks.normalizer import Normalizer
+from eqr_torchrl.networks.prior import RandomPrior
+
+__all__ = [
+    "MLP",
+    "GaussianHead",
+    "Normalizer",
+    "OrthogonalLinear",
+    "RandomPrior",
+    "Tanh",
+    "make_actor",
+    "make_critic",
+    "mlp",
+]

@@ -1,0 +1,57 @@
+"""The critic: quantiles of the distribution over values, or a scalar value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from tensordict.nn import TensorDictModule
+from torch import Tensor, nn
+from torchrl.envs import EnvBase
+
+from eqr_torchrl.networks._cpu import Precision
+from eqr_torchrl.networks.layers import Tanh, mlp
+
+
+class _StateActionMLP(nn.Module):
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, observation: Tensor, action: Tensor) -> Tensor:
+        return self.network(torch.cat([observation, action], -1))
+
+
+def make_critic(
+    env: EnvBase,
+    *,
+    num_quantiles: int = 51,
+    num_cells: Sequence[int] = (256, 256),
+    activation_class: Callable[[], nn.Module] = Tanh,
+    precision: Precision = "auto",
+) -> TensorDictModule:
+    """Quantile critic for an environment with vector observations and actions.
+
+    Args:
+        env: environment with a vector ``observation``, shape ``[S]``, and ``action``, shape ``[A]``.
+        num_quantiles: number of quantiles, ``N``; ``1`` makes a scalar critic, as TorchRL's ``SACLoss`` reads it.
+        num_cells: sizes of the hidden layers. Defaults to the paper's 2 x 256.
+        activation_class: makes the hidden activations.
+        precision: format of products without gradient, see :class:`~eqr_torchrl.networks.MLP`.
+
+    Returns:
+        A module from ``observation`` and ``action`` to ``state_action_value``, in units of return, shape ``[..., N]``.
+
+    Raises:
+        ValueError: if ``num_quantiles`` is not positive, or ``precision`` is unknown.
+
+    Examples:
+        >>> env = toy_env()
+        >>> make_critic(env, num_quantiles=7)(env.rand_action(env.reset()))["state_action_value"].shape
+        torch.Size([7])
+    """
+    if num_quantiles < 1:
+        raise ValueError(f"num_quantiles must be positive, got {num_quantiles}.")
+    num_inputs = env.observation_spec["observation"].shape[-1] + env.action_spec_unbatched.shape[-1]
+    network = mlp(num_inputs, num_cells, num_quantiles, activation_class=activation_class, precision=precision)
+    return TensorDictModule(_StateActionMLP(network), ["observation", "action"], ["state_action_value"])

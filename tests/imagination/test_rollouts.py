@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from eqr_torchrl.imagination import (
+    BranchedRollouts,
+    ModelBasedEnv,
+    branched_rollout,
+    make_model_buffer,
+    never_terminates,
+)
+from eqr_torchrl.imagination.rollouts import TRANSITION_KEYS
+from eqr_torchrl.testing import toy_actor, toy_env
+
+ALL_KEYS = (*TRANSITION_KEYS, "member")
+
+
+def still(tensordict):
+    """A policy that does nothing."""
+    return tensordict.set("action", torch.zeros(*tensordict.batch_size, 1))
+
+
+def imagine(
+    model, states, *, policy=still, termination_fn=never_terminates, capacity=100_000, member="fixed", **kwargs
+):
+    env = ModelBasedEnv(model, toy_env(), termination_fn=termination_fn, member=member)
+    buffer = make_model_buffer(capacity)
+    report = branched_rollout(env, policy, states, buffer, **({"keys": ALL_KEYS} | kwargs))
+    return report, buffer[:] if len(buffer) else None
+
+
+def test_chunks_lose_no_start_state(known_model):
+    # 1001 starts in chunks of 250, five members, three steps; member m moves by m + 1
+    model = known_model([1.0, 2.0, 3.0, 4.0, 5.0], [0.0] * 5)
+    states = torch.full((7, 3), 100.0)
+    report, rows = imagine(model, states, num_starts=1001, horizon=3, chunk_size=250)
+    assert report["rows"] == len(rows) == 1001 * 5 * 3 and report["dropped"] == 0
+    assert max(model.rows) == 250 and sum(model.rows) == 1001 * 3
+    member = rows["member"].squeeze(-1)
+    assert (member.bincount() == 1001 * 3).all()
+    steps = (rows["observation"][:, 0] - 100) / (member + 1)
+    for m in range(5):
+        assert (steps[member == m].long().bincount() == 1001).all()
+
+
+def test_rows_are_transitions_of_their_member(known_model):
+    model = known_model([1.0, 10.0], [2.0, 20.0])
+    _, rows = imagine(model, torch.randn(50, 3), num_starts=20, horizon=3)
+    drift = torch.tensor([1.0, 10.0])[rows["member"]]
+    torch.testing.assert_close(rows["next", "observation"], rows["observation"] + drift)
+    torch.testing.assert_close(rows["next", "reward"], 2 * drift)
+    assert not rows["next", "terminated"].any() and not rows["next", "done"].any()
+
+
+def test_starts_are_drawn_uniformly_with_replacement_for_each_member(known_model):
+    states = torch.arange(4.0)[:, None].expand(4, 3)
+    _, rows = imagine(known_model([0.0, 0.0], [0.0, 0.0]), states, num_starts=2000, horizon=1)
+    for m in range(2):
+        counts = rows["observation"][rows["member"].squeeze(-1) == m, 0].long().bincount(minlength=4)
+        assert ((counts - 500).abs() < 5 * 500**0.5).all()
+    first, second = (rows["observation"][rows["member"].squeeze(-1) == m, 0] for m in range(2))
+    assert not torch.equal(first, second)
+
+
+def test_a_row_ends_with_the_transition_that_terminates(known_model):
+    # from 0, member 0 reaches 1, 2, 3, 4, 5 and member 1 reaches 2, 4, ..: over beyond 3.5 after 4 and 2 steps
+    def over(next_observation, action):
+        return next_observation[..., :1] > 3.5
+
+    model = known_model([1.0, 2.0], [1.0, 3.0])
+    report, rows = imagine(model, torch.zeros(1, 3), termination_fn=over, num_starts=10, horizon=5)
+    assert report["rows"] == 10 * (4 + 2)
+    assert (rows["observation"] <= 3.5).all() and rows["next", "terminated"].sum() == 20
+    assert torch.equal(rows["next", "terminated"], rows["next", "done"])
+    assert report["reward"] == pytest.approx((4 * 1 + 2 * 3) / 6)
+    assert len(model.rows) == 4  # nobody is left after four steps
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+@pytest.mark.parametrize("entry", [0, 3])
+def test_predictions_that_are_not_finite_are_dropped_with_the_rest_of_their_row(known_model, poison, entry):
+    class Broken(known_model):
+        def forward(self, observation, action):
+            loc, scale = super().forward(observation, action)
+            loc = loc.clone()
+            loc[..., entry] = loc[..., entry].masked_fill(observation[..., 0] >= 2, poison)
+            return loc, scale
+
+    # member 0: 0 -> 1 -> 2 -> broken: two good rows; member 1 starts at 0 and stays there: five good rows
+    report, rows = imagine(Broken([1.0, 0.0], [0.0, 0.0]), torch.zeros(1, 3), num_starts=10, horizon=5)
+    assert report["rows"] == 10 * (2 + 5) and report["dropped"] == 10
+    assert all(torch.isfinite(value).all() for value in rows.values(True, True) if value.is_floating_point())
+    assert report["reward"] == 0
+
+
+def test_the_buffer_keeps_the_configured_number_of_rounds(known_model):
+    starts, members, horizon, rounds = 6, 2, 3, 4
+    env = ModelBasedEnv(known_model([0.0] * members, [0.0] * members), toy_env(), termination_fn=never_terminates)
+    buffer = make_model_buffer(starts * members * horizon * rounds)
+    for number in range(7):
+        states = torch.full((5, 3), float(number))
+        branched_rollout(env, still, states, buffer, num_starts=starts, horizon=horizon)
+        kept = buffer[:]["observation"][:, 0].long().bincount(minlength=7)
+        expected = [starts * members * horizon * (number - rounds < i <= number) for i in range(7)]
+        assert kept.tolist() == expected
+
+
+@pytest.mark.parametrize("keys", [("observation", "action"), TRANSITION_KEYS, ("member", ("next", "reward"))])
+def test_only_the_keys_asked_for_are_stored(known_model, keys):
+    _, rows = imagine(known_model([0.0], [0.0]), torch.zeros(1, 3), num_starts=4, horizon=1, keys=keys)
+    found = set(rows.keys(True, True))
+    assert found == set(keys)
+
+
+def test_stored_in_half_precision(known_model):
+    model = known_model([1.0, 2.0], [1.0, 1.0])
+    env = ModelBasedEnv(model, toy_env(), termination_fn=never_terminates)
+    buffer = make_model_buffer(100, batch_size=32, dtype=torch.float16)
+    branched_rollout(env, still, torch.zeros(1, 3), buffer, num_starts=3, horizon=2, keys=ALL_KEYS)
+    sample = buffer.sample()
+    assert sample["member"].dtype == torch.int64 and sample["observation"].dtype == torch.float32
+    assert set(sample["observation"].unique().tolist()) == {0.0, 1.0, 2.0}
+
+
+def test_resampled_members_give_as_many_rows_and_mix_within_a_rollout(known_model):
+    model = known_model([1.0, 10.0], [0.0, 0.0])
+    report, rows = imagine(model, torch.zeros(1, 3), num_starts=500, horizon=2, member="resampled")
+    assert report["rows"] == 500 * 2 * 2
+    ends = rows["next", "observation"][1000:, 0].long()  # after two steps: 2, 11 or 20
+    share = torch.stack([(ends == end).float().mean() for end in (2, 11, 20)])
+    torch.testing.assert_close(share, torch.tensor([0.25, 0.5, 0.25]), atol=0.08, rtol=0)
+
+
+def test_actions_are_drawn_from_the_policy_even_where_the_mode_was_asked_for(known_model):
+    from torchrl.envs.utils import ExplorationType, set_exploration_type
+
+    with set_exploration_type(ExplorationType.DETERMINISTIC):
+        _, rows = imagine(known_model([0.0], [0.0]), torch.zeros(1, 3), policy=toy_actor(), num_starts=50, horizon=1)
+    assert len(rows["action"].unique()) > 40
+    assert not any(value.requires_grad for value in rows.values(True, True))
+
+
+def test_a_generator_and_a_seed_make_it_reproducible(known_model):
+    def run(seed):
+        torch.manual_seed(seed)
+        model = known_model([0.0, 1.0], [0.0, 0.0], scale=1.0)
+        generator = torch.Generator().manual_seed(seed)
+        env = ModelBasedEnv(model, toy_env(), termination_fn=never_terminates, generator=generator, member="resampled")
+        buffer = make_model_buffer(1000)
+        branched_rollout(env, toy_actor(), torch.randn(20, 3), buffer, num_starts=7, horizon=3)
+        return buffer[:]["next", "observation"]
+
+    assert torch.equal(run(1), run(1)) and not torch.equal(run(1), run(2))
+
+
+def test_the_policy_sees_one_row_per_member_and_start(known_model):
+    sizes = []
+
+    def watching(tensordict: TensorDict) -> TensorDict:
+        sizes.append(tuple(tensordict.batch_size))
+        return still(tensordict)
+
+    imagine(
+        known_model([0.0] * 3, [0.0] * 3), torch.zeros(1, 3), policy=watching, num_starts=5, horizon=2, chunk_size=4
+    )
+    assert sizes == [(3, 4), (3, 4), (3, 1), (3, 1)]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"num_starts": 0}, "num_starts must be a positive integer, got 0"),
+        ({"horizon": 0}, "horizon must be a positive integer, got 0"),
+        ({"chunk_size": -4}, "chunk_size must be a positive integer, got -4"),
+        ({"keys": ["observations"]}, r"keys must be among .*, got \['observations'\]"),
+        ({"states": torch.zeros(0, 3)}, r"states must be of shape \[n, S\] with n > 0, got \(0, 3\)"),
+        ({"states": torch.zeros(3)}, r"states must be of shape \[n, S\] with n > 0, got \(3,\)"),
+    ],
+)
+def test_arguments_out_of_range_are_named_before_anything_is_written(known_model, kwargs, message):
+    env = ModelBasedEnv(known_model([0.0], [0.0]), toy_env(), termination_fn=never_terminates)
+    buffer = make_model_buffer(10)
+    arguments = {"states": torch.zeros(1, 3), "num_starts": 1, "horizon": 1} | kwargs
+    with pytest.raises(ValueError, match=message):
+        branched_rollout(env, still, arguments.pop("states"), buffer, **arguments)
+    assert len(buffer) == 0
+
+
+RULES = [{"member": "fixed", "starts": "per_member"}, {"member": "resampled", "starts": "shared"}]
+
+
+def make_rollouts(model, **changes):
+    arguments = {"rules": RULES, "horizon": 2, "starts_per_step": 3, "steps_per_round": 4, "retained_rounds": 5}
+    return BranchedRollouts(model, toy_env(), **(arguments | {"termination_fn": never_terminates} | changes))
+
+
+def real(num_rows=1):
+    """Transitions from the origin without reward."""
+    return TensorDict(
+        {"observation": torch.zeros(num_rows, 3), "next": {"reward": torch.zeros(num_rows, 1)}}, [num_rows]
+    )
+
+
+def test_a_round_follows_every_rule_and_the_capacity_holds_the_retained_rounds(known_model):
+    # 3 x 4 = 12 start states: 5 members x 12 x 2 steps in fixed members; 12 // 5 = 2 for each, 5 x 2 x 2, in resampled
+    imagine = make_rollouts(known_model([0.0] * 5, [1.0] * 5), stored_keys=ALL_KEYS)
+    assert imagine.capacity == 5 * (120 + 20)
+    buffer = make_model_buffer(imagine.capacity)
+    report = imagine(still, real(), buffer)
+    assert {name: part["rows"] for name, part in report.items()} == {"fixed": 120, "resampled": 20}
+    assert buffer[:]["member"].flatten().add(1).bincount().tolist() == [20, 24, 24, 24, 24, 24]
+    assert [env.member for env, _ in imagine.rollouts] == ["fixed", "resampled"] and imagine.model_env.member == "fixed"
+
+
+def test_one_stored_transition_is_what_a_round_writes(known_model):
+    imagine = make_rollouts(known_model([0.0], [0.0]), stored_keys=["observation", ["next", "reward"], "member"])
+    buffer = make_model_buffer(imagine.capacity)
+    imagine(still, real(), buffer)
+    stored = {key: (value.shape[1:], value.dtype) for key, value in buffer[:].items(True, True)}
+    assert stored == {key: (value.shape, value.dtype) for key, value in imagine.transition.items(True, True)}
+
+
+def test_known_rewards_and_ends_may_be_named(known_model):
+    model = known_model([0.0])
+    imagine = make_rollouts(
+        model,
+        termination_fn="diagnose_rules:ends_at_once",
+        reward_fn="diagnose_rules:pays_three",
+        stored_keys=["observation", ("next", "reward"), ("next", "terminated")],
+    )
+    buffer = make_model_buffer(imagine.capacity)
+    report = imagine(still, real(), buffer)
+    assert report["fixed"] == {"rows": 12, "dropped": 0, "reward": 3.0}
+    assert buffer[:]["next", "terminated"].all()
+
+
+def test_rollouts_start_more_often_where_the_reward_is_rare(known_model):
+    # one reward among 101 rows lies 10 deviations out: it counts 10 times, 10 of 110 draws
+    data = real(101)
+    data["observation"][7] = 1.0
+    data["next", "reward"][7] = 5.0
+    for threshold, share in ((None, 1 / 101), (1.0, 10 / 110)):
+        imagine = make_rollouts(known_model([0.0, 0.0]), reward_fn="diagnose_rules:pays_three", rules=RULES[:1],
+                                horizon=1, starts_per_step=1000, rare_threshold=threshold)  # fmt: skip
+        buffer = make_model_buffer(imagine.capacity)
+        imagine(still, data, buffer)
+        starts = buffer[:8000]["observation"][:, 0]
+        assert abs(starts.mean() - share) < 5 * (share / 8000) ** 0.5
+
+
+def test_weights_of_start_states_have_their_length(known_model):
+    with pytest.raises(ValueError, match=r"weights must be of shape \[n\], n = 4, got \(3,\)"):
+        imagine(known_model([0.0], [0.0]), torch.zeros(4, 3), num_starts=1, horizon=1, weights=torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rare_threshold": 0.0}, "rare_threshold must be positive or None, got 0.0"),
+        ({"horizon": 2.5}, "horizon must be a positive integer, got 2.5"),
+        ({"starts_per_step": 0}, "starts_per_step must be a positive integer, got 0"),
+        ({"retained_rounds": True}, "retained_rounds must be a positive integer, got True"),
+        ({"rules": []}, "rules must hold at least one rule"),
+        ({"rules": [{"member": "fixed", "starts": "all"}]}, "rules must be of the form"),
+        ({"rules": [RULES[0], RULES[0]]}, "rules must have different members"),
+        ({"stored_keys": ["observations"]}, "keys must be among"),
+        ({"termination_fn": "nowhere:rule"}, "nowhere"),
+        ({"reward_fn": "diagnose_rules:pays_three"}, "reward_fn must be None"),
+    ],
+)
+def test_wrong_arguments_are_named_when_it_is_built(known_model, changes, message):
+    with pytest.raises(ValueError, match=message):
+        make_rollouts(known_model([0.0], [0.0]), **changes)

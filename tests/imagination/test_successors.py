@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+from torchrl.modules import ProbabilisticActor, TanhNormal
+from torchrl.objectives import SoftUpdate
+
+from eqr_torchrl.imagination import EnsembleSuccessors, ModelBasedEnv, make_replay_buffer, never_terminates
+from eqr_torchrl.objectives import EpistemicQuantileLoss
+from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic, toy_env
+from eqr_torchrl.world_models import GaussianEnsemble
+
+DRIFT, REWARD = [1.0, 10.0, 100.0, 1000.0], [0.5, 1.5, 2.5, 3.5]
+
+
+@pytest.fixture
+def successors_of(known_model):
+    def make(*, scale=0.0, generator=None, termination_fn=never_terminates, member="fixed", **kwargs):
+        model = known_model(DRIFT, REWARD, scale=scale)
+        env = ModelBasedEnv(model, toy_env(), termination_fn=termination_fn, generator=generator, member=member)
+        return EnsembleSuccessors(env, **kwargs)
+
+    return make
+
+
+@pytest.mark.parametrize("member", ["fixed", "resampled"])
+@pytest.mark.parametrize("sampling", ["stratified", "iid"])
+def test_next_holds_every_members_successors(successors_of, sampling, member):
+    batch = toy_batch(B=6).select("observation", "action")
+    out = successors_of(sampling=sampling, num_next_states=3, member=member)(batch)
+    assert out["next"].batch_size == (6, 4, 3) and out.batch_size == (6,)
+    expected = batch["observation"][:, None, None] + torch.tensor(DRIFT)[:, None, None]
+    torch.testing.assert_close(out["next", "observation"], expected.expand(6, 4, 3, 3))
+    torch.testing.assert_close(out["next", "reward"], torch.tensor(REWARD)[:, None, None].expand(6, 4, 3, 1))
+    assert not out["next", "terminated"].any() and not out["next", "done"].any()
+
+
+def test_terminations_are_those_of_the_predicted_states(successors_of):
+    over = successors_of(termination_fn=lambda s, a: (s > 50).any(-1, keepdim=True))(toy_batch(B=6))["next"]
+    assert over["terminated"].float().mean((0, 2, 3)).tolist() == [0, 0, 1, 1]
+    assert torch.equal(over["terminated"], over["done"])
+
+
+@pytest.mark.parametrize("sampling", ["stratified", "iid"])
+def test_every_draw_alone_is_the_members_gaussian(successors_of, sampling):
+    batch = toy_batch(B=1).expand(20_000).clone()
+    batch["observation"].zero_()
+    noise = successors_of(scale=2.0, sampling=sampling, num_next_states=3)(batch)["next", "observation"]
+    noise = (noise - torch.tensor(DRIFT)[:, None, None]) / 2
+    levels = torch.tensor([0.1, 0.5, 0.9])
+    for m in range(4):
+        for k in range(3):
+            draws = noise[:, m, k, 0]
+            assert draws.mean().abs() < 5 / 20_000**0.5 and abs(draws.std() - 1) < 0.03
+            torch.testing.assert_close(draws.quantile(levels), torch.special.ndtri(levels), atol=0.06, rtol=0)
+    correlation = torch.corrcoef(noise[:, :, 0].flatten(1).T)  # between members and entries
+    assert (correlation - torch.eye(12)).abs().max() < 0.05
+
+
+def test_stratified_draws_fall_one_into_each_bin_and_their_mean_varies_less(successors_of):
+    batch = toy_batch(B=1).expand(5000).clone()
+    batch["observation"].zero_()
+    means = {}
+    for sampling in ("stratified", "iid"):
+        out = successors_of(scale=1.0, sampling=sampling, num_next_states=4)(batch)["next"]
+        noise = out["observation"][:, 0] - DRIFT[0]  # [5000, K, 3]
+        means[sampling] = noise.mean(1).var(0)
+        if sampling == "stratified":
+            bins = (torch.special.ndtr(noise) * 4).floor().sort(1).values
+            assert (bins == torch.arange(4.0)[:, None]).all()
+            torch.testing.assert_close(out["reward"][..., 0].mean((0, 2)), torch.tensor(REWARD))
+            assert (out["reward"].std((0, 2)) < 1e-6).all()  # the mean of each member, without noise
+        else:
+            torch.testing.assert_close(out["reward"].std((0, 2)), torch.ones(4, 1), atol=0.03, rtol=0)
+    # independent draws: 1 / 4. Quartiles of a normal have means -+1.271 and -+0.325: what is left inside them is
+    # 1 - (1.271^2 + 0.325^2) / 2 = 0.139, so the mean of one draw of each varies by 0.139 / 4
+    torch.testing.assert_close(means["iid"], torch.full((3,), 0.25), atol=0.03, rtol=0)
+    torch.testing.assert_close(means["stratified"], torch.full((3,), 0.139 / 4), atol=0.005, rtol=0)
+
+
+@pytest.mark.parametrize("num_members", [1, 2, 3])
+def test_fewer_members_are_distinct_for_each_row_and_equally_likely(successors_of, num_members):
+    batch = toy_batch(B=4000)
+    out = successors_of(num_members=num_members, num_next_states=2)(batch)
+    assert out["next"].batch_size == (4000, num_members, 2)
+    member = ((out["next", "observation"] - batch["observation"][:, None, None])[..., 0].log10().round()).long()
+    assert (member[..., 0] == member[..., 1]).all()  # the draws of one member stay together
+    torch.testing.assert_close(out["next", "reward"][..., 0], torch.tensor(REWARD)[member])
+    member = member[..., 0].sort(1).values
+    assert all(len(row.unique()) == num_members for row in member)
+    counts = member.flatten().bincount(minlength=4)
+    assert (counts == 1000 * num_members).all()
+
+
+def test_fewer_members_are_unbiased_for_a_single_row(successors_of):
+    successors, batch = successors_of(num_members=2, num_next_states=1), toy_batch(B=4)
+    rewards = torch.stack([successors(batch)["next", "reward"][0].mean() for _ in range(600)])
+    assert abs(rewards.mean() - 2.0) < 5 * rewards.std() / 600**0.5  # mean of REWARD
+
+
+@pytest.mark.parametrize("size", [1, 5, 7, 64])
+@pytest.mark.parametrize("num_members", [1, 2, 3])
+def test_fewer_members_work_at_any_batch_size(successors_of, num_members, size):
+    successors, batch = successors_of(num_members=num_members, num_next_states=2), toy_batch(B=size)
+    out = successors(batch)
+    assert out["next"].batch_size == (size, num_members, 2)
+    member = ((out["next", "observation"] - batch["observation"][:, None, None])[..., 0].log10().round()).long()
+    torch.testing.assert_close(out["next", "reward"][..., 0], torch.tensor(REWARD)[member])
+    assert all(len(row.unique()) == num_members for row in member[..., 0])
+    assert (member[..., 0] == member[..., 1]).all()
+    loads = member[..., 0].flatten().bincount(minlength=4)
+    assert loads.max() - loads.min() <= 1  # no member works for the others
+    assert successors.model_env.world_model.rows == [-(-size * num_members // 4)]
+
+
+def test_every_subset_of_members_is_equally_likely_for_each_row(successors_of):
+    successors, batch = successors_of(num_members=2, num_next_states=1), toy_batch(B=3)
+    batch["observation"].zero_()
+    pairs = []
+    for _ in range(3000):
+        member = successors(batch)["next", "observation"][:, :, 0, 0].log10().round().long().sort(1).values
+        pairs.append(member @ torch.tensor([4, 1]))
+    counts = torch.stack(pairs).T.contiguous()  # [row, draw], 4 times the first member plus the second
+    for row in counts:
+        found = row.bincount(minlength=16)[[1, 2, 3, 6, 7, 11]]  # the six pairs: 500 each, 5 deviations of 20
+        assert found.sum() == 3000 and ((found - 500).abs() < 100).all()
+
+
+@pytest.mark.parametrize("num_members", [None, 2])
+def test_a_generator_makes_it_reproducible_and_leaves_the_global_one_alone(successors_of, num_members):
+    batch = toy_batch(B=8)
+    before = torch.get_rng_state()
+    outs = [
+        successors_of(scale=1.0, num_members=num_members, generator=torch.Generator().manual_seed(seed))(batch.clone())
+        for seed in (1, 1, 2)
+    ]
+    assert torch.equal(before, torch.get_rng_state())
+    assert (outs[0] == outs[1]).all() and not torch.equal(*(out["next", "observation"] for out in outs[1:]))
+
+
+def test_it_is_a_transform_of_a_replay_buffer(successors_of):
+    buffer = make_replay_buffer(100, batch_size=6)
+    buffer.append_transform(successors_of(num_next_states=3))
+    buffer.extend(toy_batch(B=20).select("observation", "action"))
+    assert buffer._storage._storage.get("next", None) is None  # nothing but what came is stored
+    assert buffer.sample()["next"].batch_size == (6, 4, 3)
+
+
+def test_the_models_parameters_stay_with_the_model():
+    model = GaussianEnsemble(3, 1, num_members=2, num_cells=(8,))
+    successors = EnsembleSuccessors(ModelBasedEnv(model, toy_env(), termination_fn=never_terminates))
+    assert not list(successors.parameters()) and not successors.state_dict()
+    buffer = make_replay_buffer(100, batch_size=6)
+    buffer.append_transform(successors)
+    assert not any(isinstance(v, torch.Tensor) and v.numel() == 8 for v in buffer.state_dict()["_transforms"].values())
+    assert not successors(toy_batch(B=4))["next", "observation"].requires_grad
+
+
+def test_what_it_writes_is_what_the_loss_reads(successors_of):
+    loss = EpistemicQuantileLoss(toy_actor(), toy_critic(num_quantiles=5))
+    SoftUpdate(loss, tau=0.1)
+    for kwargs in ({}, {"num_members": 2}):
+        batch = successors_of(num_next_states=3, **kwargs)(toy_batch(B=6).select("observation", "action"))
+        assert loss.compute_target(batch).shape == (6, 5 * kwargs.get("num_members", 4))
+        assert torch.isfinite(loss(batch)["loss_qvalue"])
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"num_next_states": 0}, "num_next_states must be positive, got 0"),
+        ({"sampling": "sobol"}, 'sampling must be "stratified" or "iid", got \'sobol\''),
+        ({"num_members": 0}, "num_members must be between 1 and the 4 members of model_env, got 0"),
+        ({"num_members": 5}, "num_members must be between 1 and the 4 members of model_env, got 5"),
+    ],
+)
+def test_arguments_out_of_range_are_named(successors_of, kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        successors_of(**kwargs)
+
+
+@pytest.mark.parametrize("num_members", [None, 2])
+@pytest.mark.parametrize("size", [(), (6,), (2, 3), (1, 2, 3)])
+def test_a_batch_of_any_shape_is_the_flattened_batch(successors_of, size, num_members):
+    flat = toy_batch(B=max(1, torch.Size(size).numel())).select("observation", "action")
+    outs = []
+    for batch in (flat.clone(), flat.reshape(size)):
+        generator = torch.Generator().manual_seed(1)
+        outs.append(successors_of(scale=1.0, num_members=num_members, generator=generator)(batch)["next"])
+    assert outs[1].batch_size == (*size, num_members or 4, 4)
+    assert (outs[1].reshape(outs[0].shape) == outs[0]).all()
+
+
+def test_renamed_and_nested_keys_are_read_and_written_and_known_to_the_loss(successors_of):
+    keys = {"action": "push", "reward": ("agent", "gain"), "done": "over", "terminated": "dead"}
+    successors = successors_of(
+        observation_key="state", num_next_states=3, **{f"{name}_key": key for name, key in keys.items()}
+    )
+    assert successors.in_keys == ["state", "push"] and successors.out_keys == ["next"]
+    batch = toy_batch(B=6)
+    renamed = TensorDict({"state": batch["observation"], "push": batch["action"], "next": batch["next"]}, [6])
+    out = successors(renamed)["next"]
+    assert set(out.keys(True, True)) == {"state", ("agent", "gain"), "over", "dead"}  # nothing of the old "next"
+    torch.testing.assert_close(out["agent", "gain"], torch.tensor(REWARD)[:, None, None].expand(6, 4, 3, 1))
+    actor, critic = toy_actor(), toy_critic()
+    actor.module[0].in_keys = ["state"]
+    actor = ProbabilisticActor(
+        actor.module[0], in_keys=["loc", "scale"], out_keys=["push"], distribution_class=TanhNormal
+    )
+    loss = EpistemicQuantileLoss(
+        actor, TensorDictModule(critic.module, ["state", "push"], critic.out_keys), target_entropy=-1.0
+    )
+    SoftUpdate(loss, tau=0.1)
+    loss.set_keys(**keys)
+    assert torch.isfinite(loss(renamed)["loss_qvalue"])
+
+
+def test_a_buffer_transforms_renamed_keys(successors_of):
+    buffer = make_replay_buffer(100, batch_size=6)
+    buffer.append_transform(successors_of(num_next_states=3, observation_key="state"))
+    buffer.extend(TensorDict({"state": torch.randn(20, 3), "action": torch.rand(20, 1)}, [20]))
+    assert buffer.sample()["next", "state"].shape == (6, 4, 3, 3)
+
+
+def test_steps_of_the_replayed_successor_go_with_it(successors_of):
+    batch = toy_batch(B=6)
+    batch["steps_to_next_obs"] = torch.full((6, 1), 3)
+    assert successors_of()(batch).get("steps_to_next_obs", None) is None  # a model's successor is one step away
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("observation", "the batch must hold 'observation', got 'action', 'next'"),
+        ("action", "the batch must hold 'action', got 'observation', 'next'"),
+    ],
+)
+def test_a_missing_key_is_named(successors_of, key, message):
+    with pytest.raises(RuntimeError, match=message):
+        successors_of()(toy_batch(B=4).exclude(key))
+
+
+def test_observations_and_actions_of_different_batches_are_named(successors_of):
+    batch = TensorDict({"observation": torch.zeros(4, 3), "action": torch.zeros(4, 2, 1)}, [4])
+    with pytest.raises(RuntimeError, match=r"must have one batch size: got shapes \(4, 3\) and \(4, 2, 1\)"):
+        successors_of()(batch)
+
+
+@pytest.mark.parametrize("num_members", [None, 2])
+def test_frozen_parameters_of_the_model_stay_frozen(num_members):
+    model = GaussianEnsemble(3, 1, num_members=3, num_cells=(8,))
+    first, *rest = model.parameters()
+    first.requires_grad_(False)
+    env = ModelBasedEnv(model, toy_env(), termination_fn=never_terminates)
+    EnsembleSuccessors(env, num_members=num_members)(toy_batch(B=4))
+    assert not first.requires_grad and all(p.requires_grad for p in rest)
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("sampling", ["stratified", "iid"])
+@pytest.mark.parametrize("exploration", list(ExplorationType))
+def test_the_models_noise_does_not_depend_on_how_policies_explore(successors_of, exploration, sampling):
+    batch = toy_batch(B=2000)
+    batch["observation"].zero_()
+    with set_exploration_type(exploration):
+        out = successors_of(scale=2.0, sampling=sampling)(batch)["next"]
+    noise = out["observation"] - torch.tensor(DRIFT).view(4, 1, 1)
+    torch.testing.assert_close(noise.std((0, 2)), torch.full((4, 3), 2.0), atol=0.1, rtol=0)
+    noise = (out["reward"] - torch.tensor(REWARD).view(4, 1, 1)).std((0, 2))
+    torch.testing.assert_close(noise, torch.full((4, 1), 0.0 if sampling == "stratified" else 2.0), atol=0.1, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_it_keeps_the_precision_of_the_model(dtype):
+    model = GaussianEnsemble(3, 1, num_members=2, num_cells=(8,)).to(dtype)
+    env = ModelBasedEnv(model, toy_env(), termination_fn=never_terminates)
+    out = EnsembleSuccessors(env)(toy_batch(B=4).select("observation", "action").to(dtype))["next"]
+    assert out["observation"].dtype == out["reward"].dtype == dtype and out["terminated"].dtype == torch.bool

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import csv
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from eqr_torchrl.lab.runs import checkpoint_path, save_checkpoint
+
+ROOT = Path(__file__).parents[2]
+CONFIG = {
+    "gamma": 0.5,  # 14 steps are enough
+    "env": {"_target_": "eqr_torchrl.lab.envs.make_env", "name": "Pendulum-v1"},
+    "actor": {"_target_": "eqr_torchrl.networks.make_actor", "num_cells": [8]},
+    "critic": {"_target_": "eqr_torchrl.networks.make_critic", "num_cells": [8], "num_quantiles": 5},
+    "world_model": {"_target_": "eqr_torchrl.world_models.make_world_model", "num_cells": [8]},
+    "loss": {"_target_": "eqr_torchrl.objectives.EpistemicQuantileLoss", "num_qvalue_nets": 1},
+    "rollout": {
+        "_target_": "eqr_torchrl.imagination.BranchedRollouts",
+        "horizon": 2,
+        "termination_fn": "${oc.select:termination_fn,null}",
+        "reward_fn": "${oc.select:reward_fn,null}",
+    },
+}
+DOUBLE = {
+    "critic": CONFIG["critic"] | {"num_quantiles": 1},
+    "loss": {"_target_": "torchrl.objectives.SACLoss", "num_qvalue_nets": 2},
+}
+QU_SAC = {
+    "critic": CONFIG["critic"] | {"num_quantiles": 1},
+    "loss": {"_target_": "eqr_torchrl.objectives.MemberwiseSACLoss", "num_qvalue_nets": 5},
+}
+
+
+def make_run(folder: Path, changes: dict) -> None:
+    """A run folder as the training script leaves it, without the training."""
+    cfg = OmegaConf.create(CONFIG | changes)
+    env = instantiate(cfg.env)
+    critics = [instantiate(cfg.critic, env) for _ in range(cfg.loss.num_qvalue_nets)]
+    loss = instantiate(cfg.loss, instantiate(cfg.actor, env), critics)
+    loss.make_value_estimator(gamma=cfg.gamma)
+    for parameter in loss.qvalue_network_params.values(True, True):
+        parameter.data.fill_(0.0)
+        if parameter.shape[-1] == cfg.critic.num_quantiles:
+            parameter.data.fill_(7.0)  # the last bias: the value everywhere
+    folder.mkdir()
+    OmegaConf.save(cfg, folder / "config.yaml")
+    parts = {"loss": loss.state_dict(), "world_model": instantiate(cfg.world_model, env).state_dict()}
+    save_checkpoint(checkpoint_path(folder, 10), {"step": 10, "parts": parts})
+
+
+def run_diagnose(monkeypatch, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["diagnose.py", *arguments])
+    runpy.run_path(str(ROOT / "examples" / "diagnose.py"), run_name="__main__")
+
+
+@pytest.mark.parametrize("changes", [{}, DOUBLE, QU_SAC], ids=["quantile critic", "two scalar critics", "QU-SAC"])
+def test_diagnose_reads_a_run_folder(tmp_path, monkeypatch, capsys, changes):
+    make_run(tmp_path / "run", changes)
+    few = ["--states", "2", "--episodes", "2", "--rollouts", "2", "--horizon", "4"]
+    run_diagnose(monkeypatch, str(tmp_path / "run"), *few, "--plane", "0,2")
+    output = capsys.readouterr().out
+    assert "World model on 56 unseen transitions" in output  # 2 states x 2 episodes x 14 steps
+    assert "7.00 (0.00)" in output  # the weights of the checkpoint, not fresh ones
+    atoms = {"EpistemicQuantileLoss": 5, "SACLoss": 2, "MemberwiseSACLoss": 5}  # quantiles, critics, members
+    assert f"posterior of {atoms[(CONFIG | changes)['loss']['_target_'].split('.')[-1]]} atoms" in output
+    names = {path.name for path in (tmp_path / "run" / "figures" / "diagnostics").iterdir()}
+    figures = {"calibration.png", "model_drift.png", "value_distribution.png", "value_map.png"}
+    double = changes is DOUBLE  # two critics against overestimation are no posterior
+    assert names == figures | {"diagnostics.txt"} | (set() if double else {"spread.csv"})
+    assert ("Spread of values at 32 visited states" in output) != double
+
+
+def test_diagnose_goes_by_the_rules_that_the_run_was_given(tmp_path, monkeypatch, capsys):
+    changes = {
+        "termination_fn": "diagnose_rules:ends_at_once",
+        "reward_fn": "diagnose_rules:pays_three",
+        "world_model": CONFIG["world_model"] | {"learn_reward": False},
+        "loss": CONFIG["loss"] | {"alpha_init": 1e-8},  # no entropy in the values
+    }
+    make_run(tmp_path / "run", changes)
+    few = ["--states", "1", "--episodes", "1", "--rollouts", "2", "--horizon", "2"]
+    run_diagnose(monkeypatch, str(tmp_path / "run"), *few)
+    assert "3.00 (0.00)" in capsys.readouterr().out  # in every member: 3, and no step after it
+
+
+def test_diagnose_says_what_is_missing(tmp_path, monkeypatch):
+    with pytest.raises(SystemExit, match="source must be a run folder with config.yaml and checkpoints"):
+        run_diagnose(monkeypatch, str(tmp_path))
+
+
+def test_same_seed_gives_the_same_report(tmp_path, monkeypatch):
+    make_run(tmp_path / "run", {})
+    few = ["--states", "1", "--episodes", "1", "--rollouts", "2", "--horizon", "2"]
+    reports = []
+    for out in ("first", "second"):
+        torch.manual_seed(len(reports))
+        run_diagnose(monkeypatch, str(tmp_path / "run"), *few, "--out", str(tmp_path / out))
+        reports.append((tmp_path / out / "diagnostics.txt").read_text())
+    assert reports[0] == reports[1]
+
+
+def test_the_verdict_is_printed_and_written_as_a_row(tmp_path, monkeypatch, capsys):
+    # every member earns 3 and ends at once: no spread in the members, none in the critic, which is 7 everywhere
+    changes = {
+        "termination_fn": "diagnose_rules:ends_at_once",
+        "reward_fn": "diagnose_rules:pays_three",
+        "world_model": CONFIG["world_model"] | {"learn_reward": False},
+        "loss": CONFIG["loss"] | {"alpha_init": 1e-8},
+    }
+    make_run(tmp_path / "run", changes)
+    run_diagnose(monkeypatch, str(tmp_path / "run"), "--states", "1", "--episodes", "1", "--rollouts", "2")
+    text = (tmp_path / "run" / "figures" / "diagnostics" / "spread.csv").read_text()
+    row = next(csv.DictReader(text.splitlines()))
+    assert row["verdict"] in capsys.readouterr().out
+    assert (row["memberwise"], row["critic_std"], row["member_std"]) == ("no", "0", "0")

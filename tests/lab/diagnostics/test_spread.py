@@ -1,0 +1,149 @@
+"""One state, one action, a self-loop: member m earns r_m, so that its value is r_m / (1 - gamma)."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+import torch
+from linear_models import gaussian_policy, never
+from tensordict.nn import TensorDictModule
+from toy_env import WalkEnv
+
+from eqr_torchrl.imagination import ModelBasedEnv
+from eqr_torchrl.lab.diagnostics import ValueSpread, spread_verdict, value_spread
+from eqr_torchrl.world_models import WorldModel
+
+GAMMA = 0.9
+REWARDS = torch.tensor([1.0, 2.0, 3.0, 6.0])  # mean 3, variance (4 + 1 + 0 + 9) / 4 = 3.5
+DEVIATION = math.sqrt(3.5)
+VALUES = REWARDS / (1 - GAMMA)
+
+
+class Loops(WorldModel):
+    def __init__(self, rewards: torch.Tensor = REWARDS, noise: float = 0.0) -> None:
+        super().__init__(1, num_members=len(rewards))
+        self.rewards, self.noise = rewards.view(-1, 1, 1), noise
+
+    def forward(self, observation, action):
+        loc = torch.cat([observation, self.rewards.expand_as(observation)], -1)
+        return loc, torch.tensor([0.0, self.noise]).expand_as(loc)
+
+
+def critic(atoms: torch.Tensor) -> TensorDictModule:
+    return TensorDictModule(
+        lambda s, a: atoms.expand(*s.shape[:-1], len(atoms)),
+        in_keys=["observation", "action"],
+        out_keys=["state_action_value"],
+    )
+
+
+def spread_of(
+    atoms: torch.Tensor, *, horizon: int, model: WorldModel | None = None, states=1, **options
+) -> ValueSpread:
+    model_env = ModelBasedEnv(model or Loops(), WalkEnv(), termination_fn=never)
+    return value_spread(
+        model_env, gaussian_policy(), critic(atoms), torch.zeros(states, 1), horizon=horizon, gamma=GAMMA, **options
+    )
+
+
+def test_exact_member_values_are_calibrated_at_every_horizon():
+    for horizon in (1, 3, 100):
+        spread = spread_of(VALUES, horizon=horizon, memberwise=True)
+        assert spread.ratio == pytest.approx(1.0, rel=1e-5)
+        assert spread.member_std == pytest.approx(DEVIATION / (1 - GAMMA), rel=1e-5)
+        assert spread.error == pytest.approx(0.0, abs=1e-3)
+        assert spread.left_out == pytest.approx(GAMMA**horizon)
+    assert spread_verdict(spread) == "Calibrated: the critic states 1.00 of the spread between members."
+
+
+def test_pooled_fixed_point_is_too_narrow_by_the_ratio_of_the_theory():
+    # Z = r + gamma Z' with independent r: variance 3.5 / (1 - gamma^2), against 3.5 / (1 - gamma)^2 in the members
+    atoms = REWARDS.mean() / (1 - GAMMA) + DEVIATION / math.sqrt(1 - GAMMA**2) * torch.tensor([-1.0, 1.0])
+    spread = spread_of(atoms, horizon=300)
+    assert spread.ratio == pytest.approx(math.sqrt((1 - GAMMA) / (1 + GAMMA)), rel=1e-4)
+    assert spread.error == pytest.approx(0.0, abs=1e-3)
+    assert spread_verdict(spread) == (
+        "Too narrow: the critic states at most 0.23 of the spread between members; use algorithm=member_values."
+    )
+
+
+def test_without_values_of_each_member_the_spread_beyond_the_horizon_is_left_out():
+    atoms = REWARDS.mean() / (1 - GAMMA) + torch.tensor([-1.0, 1.0])
+    spread = spread_of(atoms, horizon=5)
+    assert spread.member_std == pytest.approx(DEVIATION * (1 - GAMMA**5) / (1 - GAMMA), rel=1e-5)
+
+
+def test_member_values_of_half_the_spread():
+    # after 3 steps: (1 - gamma^3) of the true deviation and gamma^3 of half of it
+    atoms = VALUES.mean() + 0.5 * (VALUES - VALUES.mean())
+    spread = spread_of(atoms, horizon=3, memberwise=True)
+    assert spread.ratio == pytest.approx(0.5 / (1 - 0.5 * GAMMA**3), rel=1e-4)
+    assert spread.error == pytest.approx(0.5 * DEVIATION / (1 - GAMMA), rel=1e-4)
+
+
+def test_error_is_that_of_the_mean_or_of_each_member():
+    # shifted by 20: seen in the first 3 steps as 20 (1 - gamma^3), reported as 20
+    assert spread_of(VALUES + 20, horizon=3).error == pytest.approx(20.0, rel=1e-4)
+    assert spread_of(VALUES + 20, horizon=3, memberwise=True).error == pytest.approx(20.0, rel=1e-4)
+    # members in reverse order: the mean is right, members 0 and 3 are off by 50, members 1 and 2 by 10
+    assert spread_of(VALUES.flip(0), horizon=300).error == pytest.approx(0.0, abs=1e-3)
+    reversed_error = math.sqrt((2 * 50**2 + 2 * 10**2) / 4)
+    assert spread_of(VALUES.flip(0), horizon=300, memberwise=True).error == pytest.approx(reversed_error, rel=1e-4)
+
+
+def test_noise_of_few_rollouts_is_not_mistaken_for_disagreement():
+    # a return of 50 steps has variance 4 / (1 - gamma^2) = 21; the mean of two rollouts half of it
+    noisy = Loops(rewards=torch.ones(4), noise=2.0)
+    spread = spread_of(torch.full((4,), 10.0), horizon=50, model=noisy, states=4000, num_rollouts=2)
+    uncorrected = math.sqrt(3 / 4 * 21 / 2)
+    assert spread.member_std < 0.25 * uncorrected
+    assert spread.error < 0.25 * uncorrected
+    apart = Loops(noise=2.0)
+    spread = spread_of(VALUES, horizon=50, model=apart, states=4000, num_rollouts=2, memberwise=True)
+    assert spread.member_std == pytest.approx(DEVIATION / (1 - GAMMA), rel=0.01)
+
+
+GOOD = ValueSpread(100, 0.1, True, critic_std=1.0, member_std=1.0, error=0.5)
+
+
+@pytest.mark.parametrize(
+    ("spread", "coverage", "expected"),
+    [
+        (GOOD, 0.5, "Calibrated: the critic states 1.00 of the spread between members."),
+        (
+            GOOD,
+            0.1,
+            "Calibrated to the models, not to the environment: .* 10% of real returns .* raise world_model.prior_scale",
+        ),
+        (GOOD._replace(error=2.1), 0.5, "Not converged: the critic is off by 2.1 from its own models, .* more updates"),
+        (GOOD._replace(critic_std=0.4), 0.5, "Too narrow: .* states 0.40 of .* train with more updates"),
+        (GOOD._replace(critic_std=0.4, memberwise=False), 0.5, "Too narrow: .* at most 0.40 .*algorithm=member_values"),
+        (GOOD._replace(critic_std=3.0), 0.5, "Too wide: the critic states 3 times .* more updates"),
+        (GOOD._replace(left_out=0.95, horizon=5), 0.5, "Not judged: the models can be trusted for 5 steps, and 95% of"),
+        # where members have no values of their own, the spread that comes later is missing in theirs ...
+        (GOOD._replace(left_out=0.6), 0.5, "Calibrated"),
+        (GOOD._replace(left_out=0.6, memberwise=False), 0.5, "Not judged"),
+        # ... but what is narrower than a part of it is too narrow
+        (GOOD._replace(left_out=0.6, memberwise=False, critic_std=0.1), 0.5, "Too narrow"),
+        (GOOD._replace(critic_std=0.0, member_std=0.0, error=0.0), 0.5, "No spread: the members agree"),
+        (GOOD._replace(member_std=0.0), None, "Too wide: the critic states inf times"),
+    ],
+)
+def test_verdicts(spread, coverage, expected):
+    verdict = spread_verdict(spread, coverage=coverage)
+    assert re.match(expected, verdict), verdict
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: spread_of(VALUES[:3], horizon=1, memberwise=True), "critic must have one atom for each of 4 members"),
+        (lambda: spread_of(VALUES, horizon=1, num_rollouts=1), "num_rollouts must be at least 2, .*, got 1"),
+        (lambda: spread_of(VALUES, horizon=-1), "horizon must not be negative, got -1"),
+    ],
+)
+def test_bad_arguments_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,324 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from gym_toys import Counter, Diverging, Drift, Spaces, Unseeded, answering, drift_terminates
+from gymnasium.spaces import Box, Discrete
+
+from eqr_torchrl.imagination import never_terminates
+from eqr_torchrl.lab.envs import check_env, import_by_name, make_env
+from eqr_torchrl.lab.envs.check import main
+
+
+def by_topic(*args, **kwargs):
+    findings = check_env(*args, **kwargs)
+    assert all("\n" not in str(finding) for finding in findings)
+    return {finding.topic: finding for finding in findings}
+
+
+def levels(findings):
+    return {topic: finding.level for topic, finding in findings.items()}
+
+
+GOOD = dict.fromkeys(["observation", "action", "reward", "termination", "episode", "seed"], "ok")
+
+
+def test_fitting_environments_have_one_ok_per_topic():
+    assert levels(by_topic("dmc/cheetah-run")) == GOOD
+    assert levels(by_topic("Hopper-v5", num_steps=300)) == GOOD
+    drift = by_topic(Drift, drift_terminates, 300, max_episode_steps=50)
+    assert levels(drift) == GOOD
+    assert drift["action"].message == "size 2, from [-0.1, -0.3] to [0.1, 0.7]."
+    assert by_topic(make_env("Pendulum-v1"), num_steps=200)["episode"].message.startswith("1 episode ended within 200")
+
+
+def test_unknown_rule_is_an_error_that_says_what_to_pass():
+    finding = by_topic(Drift, num_steps=100)["termination"]
+    assert finding.level == "error"
+    assert "of 100 steps terminated" in finding.message
+    assert "pass your own termination_fn" in finding.message
+
+
+def test_environment_that_terminates_against_never_terminates():
+    finding = by_topic(Drift, never_terminates, 300)["termination"]
+    assert finding.level == "error"
+    assert "pass the rule of this environment" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (lambda observation, action: observation[..., 1] > 5.0, "must return a bool tensor of shape (200, 1)"),
+        (lambda observation, action: (observation[..., 1:2] > 5.0).float(), "returned float32 of shape (200, 1)"),
+        (lambda observation, action: observation[..., 1:2] > 1.0, "false alarms"),
+        (
+            lambda observation, action: observation[..., 1:2] > 50.0,
+            "fix it: imagined rollouts would continue past the end",
+        ),
+    ],
+)
+def test_wrong_rule_is_an_error(rule, message):
+    finding = by_topic(Drift, rule, 200)["termination"]
+    assert finding.level == "error"
+    assert message in finding.message
+
+
+def test_rule_that_was_never_put_to_the_test_is_a_warning():
+    finding = by_topic("MountainCarContinuous-v0", num_steps=50)["termination"]
+    assert finding.level == "warning"
+    assert "raise num_steps" in finding.message
+
+
+class Odd(Drift):
+    """Large rewards, one entry that never changes, no end, wide actions."""
+
+    action_space = Box(-1e6, 1e6, (2,), np.float64)
+
+    def __init__(self, reward: float) -> None:
+        super().__init__()
+        self.reward = reward
+
+    def reset(self, **kwargs):
+        super().reset(**kwargs)
+        self.state[0] = 0.0
+        return self.state, {}
+
+    def step(self, action):
+        action *= np.array([0.0, 1e-7])
+        self.state[:] += action
+        return self.state, self.reward * self.state[1], False, False, {}
+
+
+def test_oddities_are_warnings_with_advice():
+    large = by_topic(Odd, never_terminates, 50, reward=1e6)
+    assert levels(large) == dict(GOOD, observation="warning", action="warning", reward="warning", episode="warning")
+    assert "entries [0] never change" in large["observation"].message
+    assert "pass reward_scale=" in large["reward"].message
+    assert "rescale them, as gymnasium's RescaleAction" in large["action"].message
+    assert "pass max_episode_steps" in large["episode"].message
+    assert "small: pass reward_scale=" in by_topic(Odd, never_terminates, 50, reward=1e-4)["reward"].message
+    assert "the same in every step" in by_topic(Odd, never_terminates, 50, reward=0.0)["reward"].message
+
+
+class Old(Drift):
+    """Follows the API of former times in one of its methods."""
+
+    def __init__(self, old: str) -> None:
+        super().__init__()
+        self.old = old
+        if old == "seed":
+            self.reset = lambda: self.state
+
+    def reset(self, **kwargs):
+        out = super().reset(**kwargs)
+        return out[0] if self.old == "reset" else out
+
+    def step(self, action):
+        out = super().step(action)
+        return out[:4] if self.old == "step" else out
+
+
+def test_a_rule_that_fails_is_one_sentence():
+    finding = by_topic(Drift, lambda observation, action: observation[..., 7:8].max() < 0, 50)["termination"]
+    assert finding.level == "error"
+    assert "for observations (50, 2) and actions (50, 2): <lambda> raised RuntimeError: max()" in finding.message
+
+
+def test_environment_that_ignores_its_seed():
+    finding = by_topic(Unseeded, drift_terminates, 50)["seed"]
+    assert finding.level == "warning"
+    assert "self.np_random" in finding.message
+
+
+def test_diverging_environment():
+    findings = check_env(Diverging, drift_terminates, 50)
+    assert "non-finite" in findings[0].message
+    assert findings[0].level == "error"
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (Spaces(action_space=Discrete(3)), "discrete actions are not supported"),
+        (Spaces(), "reset must return (observation, info), as in Gymnasium: got one NoneType."),
+        (Old("reset"), "reset must return (observation, info), as in Gymnasium: got one ndarray."),
+        (Old("step"), "step must return (observation, reward, terminated, truncated, info)"),
+        (Old("seed"), "unexpected keyword argument 'seed'"),
+        ("Pendulum-v0", "did you mean"),
+        ("gym_toys:Drfit", "gym_toys neither has nor registers an environment 'Drfit': did you mean Drift"),
+    ],
+)
+def test_unusable_environment_is_one_error(env, message):
+    (finding,) = check_env(env)
+    assert (finding.level, finding.topic) == ("error", "environment")
+    assert message in finding.message
+
+
+def test_check_leaves_the_global_generator_alone():
+    state = torch.get_rng_state()
+    check_env("Pendulum-v1", num_steps=10)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_num_steps_must_be_positive():
+    with pytest.raises(ValueError, match="num_steps must be at least 1"):
+        check_env("Pendulum-v1", num_steps=0)
+
+
+def test_command_prints_findings_and_returns_a_status(capsys):
+    assert main(["gym_toys:Drift", "--num-steps", "100", "--max-episode-steps", "20", "--reward-scale", "0.5"]) == 1
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 6
+    assert printed[3].startswith("error   termination")
+    assert main(["Pendulum-v1", "--num-steps", "200", "--never-terminates"]) == 0
+    rule = "eqr_torchrl.imagination:never_terminates"
+    assert main(["Pendulum-v1", "--num-steps", "200", "--termination-fn", rule]) == 0
+
+
+def test_command_refuses_a_rule_that_cannot_be_imported(capsys):
+    with pytest.raises(SystemExit):
+        main(["Pendulum-v1", "--termination-fn", "no_such_module:rule"])
+    assert "--termination-fn: 'no_such_module:rule' must name something" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("never_terminates", "must be of the form module:name: got 'never_terminates'"),
+        ("./my_env.py:Rail", r"module:name: got './my_env.py:Rail'; for a file ./my_env.py, write my_env:Rail\."),
+        ("no_such_module:rule", "a module of your own must be on PYTHONPATH"),
+        ("eqr_torchrl.lab.envs:rule", "must name something in eqr_torchrl.lab.envs"),
+    ],
+)
+def test_names_that_cannot_be_looked_up(name, message):
+    with pytest.raises(ValueError, match=message):
+        import_by_name(name)
+
+
+def test_module_runs_as_a_command_without_warnings():
+    command = [sys.executable, "-W", "error", "-m", "eqr_torchrl.lab.envs.check", "Pendulum-v1", "--num-steps", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith("--num-steps must be at least 1: got 0.")
+
+
+@pytest.mark.parametrize(
+    ("env", "topic", "message"),
+    [
+        (Counter(10, first=lambda seen: np.zeros(4)), "observation", "must have 3 entries, as its space has: got 4"),
+        (answering(0, np.zeros(4), only_at=5), "observation", "must have 3 entries, as its space has: got 4"),
+        (answering(1, only_at=3), "reward", "reward must be a single float: step returned None"),
+        (answering(2, "no"), "termination", "terminated must be a single bool: step returned str 'no'"),
+    ],
+)
+def test_wrong_answer_of_the_simulator_is_one_error_on_its_topic(env, topic, message):
+    (finding,) = check_env(env, never_terminates, 50)
+    assert (finding.level, finding.topic) == ("error", topic)
+    assert message in finding.message
+
+
+@pytest.mark.parametrize("rule", [None, never_terminates])
+@pytest.mark.parametrize("truncated", [False, True])
+def test_time_limit_reported_as_termination_is_named_as_such(rule, truncated):
+    class Confused(Counter):
+        def step(self, action):
+            observation, reward, _, over, info = super().step(action)
+            return observation, reward, over, over and truncated, info
+
+    finding = by_topic(lambda: Confused(10), rule, 100)["termination"]
+    assert finding.level == "error"
+    advice = "after 10 steps: this looks like a time limit, which the environment must report as truncated only"
+    assert advice in finding.message
+    assert "pass the rule of this environment" not in finding.message
+
+
+def test_termination_at_varying_times_does_not_look_like_a_time_limit():
+    assert "time limit, which" not in by_topic(Drift, never_terminates, 300)["termination"].message
+
+
+@pytest.mark.parametrize("offset", [1e8, 1.7e9])
+def test_large_entry_is_named_also_where_rounding_makes_it_constant(offset):
+    class Clock(Counter):
+        observation_space = Box(-np.inf, np.inf, (3,), np.float64)
+
+        def step(self, action):
+            observation, *rest = super().step(action)
+            return (np.array([offset + observation[0], observation[1], 7.0]), *rest)
+
+    finding = by_topic(lambda: Clock(10), never_terminates, 50)["observation"]
+    assert finding.level == "warning"
+    assert f"entries [0] reach {offset:.2g}: rescale them or subtract an offset" in finding.message
+    assert "entries [2] never change: drop them if you can" in finding.message
+
+
+def test_limit_that_the_environment_undercuts_is_a_warning():
+    finding = by_topic(lambda: Counter(10), never_terminates, 50, max_episode_steps=20)["episode"]
+    assert finding.level == "warning"
+    assert "after 10 steps; the environment has a limit of its own below max_episode_steps=20" in finding.message
+    assert by_topic(lambda: Counter(10), never_terminates, 50, max_episode_steps=5)["episode"].level == "ok"
+    assert by_topic(lambda: Counter(10), never_terminates, 50, max_episode_steps=10)["episode"].level == "ok"
+
+
+def drift_reward(observation, action, next_observation):
+    return next_observation.sum(-1, keepdim=True)
+
+
+def test_known_reward_is_compared_with_the_real_one():
+    findings = by_topic(Drift, drift_terminates, 200, reward_fn=drift_reward, max_episode_steps=50)
+    assert levels(findings) == GOOD | {"reward_fn": "ok"}
+    assert findings["reward_fn"].message == "drift_reward gives the environment's own reward in 200 of 200 steps."
+
+
+@pytest.mark.parametrize(
+    ("reward_fn", "settings", "messages"),
+    [
+        (
+            lambda s, a, n: s.sum(-1, keepdim=True),
+            {},
+            [
+                "<lambda> gives the environment's own reward in",
+                ": fix it (reward_scale and action_cost are part of the reward).",
+            ],
+        ),
+        (
+            drift_reward,
+            {"reward_scale": 0.5},
+            ["of 200 steps; it returns "],
+        ),
+        (lambda s, a, n: n.sum(-1), {}, ["reward_fn must return a float tensor of shape (200, 1)", "of shape (200,)"]),
+        (lambda s, a, n: 1.0, {}, ["<lambda> returned a float"]),
+        (lambda s, a, n: n.sum(-1, keepdim=True) / 0.0, {}, ["in 0 of 200 steps; it returns inf where"]),
+    ],
+)
+def test_wrong_known_reward_is_an_error(reward_fn, settings, messages):
+    finding = by_topic(Drift, drift_terminates, 200, reward_fn=reward_fn, **settings)["reward_fn"]
+    assert finding.level == "error"
+    assert all(message in finding.message for message in messages), finding.message
+
+
+def test_known_reward_may_be_off_by_rounding_only():
+    def off_by(error):
+        return lambda s, a, n: n.sum(-1, keepdim=True) + error
+
+    # the largest reward of these episodes is about 5 + 0: one thousandth of it is allowed
+    for error, level in ((1e-4, "ok"), (0.1, "error")):
+        assert by_topic(Drift, drift_terminates, 200, reward_fn=off_by(error))["reward_fn"].level == level
+
+
+def test_command_takes_a_known_reward(capsys):
+    options = ["--num-steps", "50", "--termination-fn", "gym_toys:drift_terminates"]
+    assert main(["gym_toys:Drift", *options, "--reward-fn", "test_check_env:drift_reward"]) == 0
+    assert "ok      reward_fn    drift_reward gives the environment's own reward in 50 of 50" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["gym_toys:Drift", *options, "--reward-fn", "no_such_module:reward"])
+    assert "--reward-fn: 'no_such_module:reward' must name something" in capsys.readouterr().err
+
+
+def test_diverging_environment_has_findings_on_the_other_steps():
+    findings = by_topic(Diverging, drift_terminates, 50, reward_fn=drift_reward)
+    assert "in 34 of 34 steps" in findings["reward_fn"].message  # two of three
+    assert "nan" not in findings["reward"].message

@@ -1,0 +1,311 @@
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import re
+import sys
+from pathlib import Path
+
+import hydra
+import pytest
+
+from eqr_torchrl.lab.runs import run_hydra
+
+CONFIGS = {
+    "script.yaml": """
+defaults:
+  - _self_
+  - env: pendulum
+  - algorithm: eqr_sac
+  - utility@loss.utility: mean
+  - experiment: null
+gamma: 0.99
+cuda_graph: false
+steps: 10
+name: ${env.name}-${hydra:runtime.choices.algorithm}
+out: null
+loss: {tau: 0.1}
+part: {_target_: eqr_torchrl.imagination.EnsembleSuccessors, num_next_states: 1, num_members: null, sampling: iid}
+optim: {lr: 0.001, weight_decay: 0.0}
+""",
+    "env/pendulum.yaml": "{name: Pendulum-v1, limit: 200}",
+    "env/dmc/cheetah-run.yaml": "{name: dmc/cheetah-run, limit: 1000}",
+    "env/dmc/walker-run.yaml": "{name: dmc/walker-run, limit: 1000}",
+    "algorithm/eqr_sac.yaml": "# @package _global_\nsuccessors: {num_next_states: 4}",
+    "algorithm/mbpo.yaml": "# @package _global_\nsuccessors: null",
+    "algorithm/incomplete.yaml": "# @package _global_\nsuccessors: ???",
+    "utility/mean.yaml": "kind: mean",
+    "utility/optimistic.yaml": "{kind: optimistic, scale: 1.0}",
+    "experiment/seeds.yaml": "# @package _global_\nhydra: {sweeper: {params: {steps: '1,2'}}}",
+}
+
+
+@pytest.fixture
+def configs(tmp_path, monkeypatch):
+    folder = tmp_path / "configs"
+    for name, text in CONFIGS.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    yield folder
+    assert not any(work.iterdir()), "neither Hydra nor a mistake may leave files behind"
+
+
+@dataclasses.dataclass
+class Settings:
+    gamma: float = 0.99
+    cuda_graph: bool = False
+    steps: int = 10
+    out: str | None = None
+
+    def __post_init__(self):
+        if self.gamma > 1:
+            raise ValueError(f"gamma must be at most 1, got {self.gamma}.")
+
+
+run_hydra = functools.partial(run_hydra, schema=Settings)
+
+
+def never(cfg):
+    raise AssertionError("a wrong command line must not start the script")
+
+
+def test_the_script_gets_the_composed_configuration_and_returns(configs):
+    args = [
+        "env=dmc/cheetah-run",
+        "optim.lr=1e-4",
+        "+extra=1",
+        "++steps=3",
+        "~optim.weight_decay",
+        "loss.utility.kind=median",
+    ]
+    cfg = run_hydra(lambda cfg: cfg, configs, "script", args)
+    assert (cfg.env.limit, cfg.optim.lr, cfg.extra, cfg.steps) == (1000, 1e-4, 1, 3)
+    assert "weight_decay" not in cfg.optim
+    assert "hydra" not in cfg
+    assert cfg.loss.utility.kind == "median"
+
+
+def test_interpolations_of_hydra_work_in_the_script(configs):
+    assert run_hydra(lambda cfg: cfg.name, configs, "script", ["algorithm=mbpo"]) == "Pendulum-v1-mbpo"
+
+
+def test_the_command_line_of_the_process_is_the_default(configs, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["script.py", "steps=4"])
+    assert run_hydra(lambda cfg: cfg.steps, configs, "script") == 4
+    assert sys.argv == ["script.py", "steps=4"]
+
+
+MISTAKES = {
+    "stepz=3": r"unknown key stepz; did you mean steps\? Keys: algorithm, cuda_graph, env, .*utility",
+    "lr=1": r"unknown key lr; did you mean optim.lr\? Keys: ",
+    "experiment.steps=1": r"unknown key experiment\.steps; did you mean steps\? Keys: ",
+    "algoritm=mbpo": r"unknown key algoritm; did you mean algorithm\?",
+    "optim.lrr=1": r"unknown key optim.lrr; did you mean optim.lr\? Keys of optim: lr, weight_decay \(\+optim.lrr=",
+    "algorithm=mbop": r"unknown algorithm=mbop; did you mean algorithm=mbpo\? Choices: eqr_sac, incomplete, mbpo\.",
+    "env=my_module:Env": r"unknown env=my_module:Env. Choices: pendulum, .* your own: env.name=my_module:Env\.",
+    "env=dmc/cheetah": r"unknown env=dmc/cheetah; did you mean env=dmc/cheetah-run\? Choices: pendulum, dmc/cheetah",
+    "gamma=high": r"gamma must be a number, got 'high'\.",
+    "cuda_graph=maybe": r"cuda_graph must be true or false, got 'maybe'\.",
+    "cuda_graph=null": r"cuda_graph must be true or false, got None\.",
+    "steps=2.5": r"steps must be an integer, got 2\.5\.",
+    "steps=true": r"steps must be an integer, got True\.",
+    "gamma=1.5": r"gamma must be at most 1, got 1\.5\.",
+    "part.num_next_states=2.5": r"part.num_next_states must be an integer, got 2\.5\.",
+    "part.num_members=all": r"part.num_members must be an integer or null, got 'all'\.",
+    "part._target_=no.where": r"part\._target_=no\.where cannot be imported: ",
+    "utility=null": r"utility must be a choice, got null; ~utility removes it\. Choices: mean, optimistic\.",
+    "steps": r"cannot read 'steps' as key=value: ",
+    "steps=[1": r"cannot read 'steps=\[1' as key=value: ",
+    "steps=1,2": r"Ambiguous value for argument 'steps=1,2' .* To sweep over it, add --multirun",
+    "algorithm=incomplete": r"a value is needed for successors: add successors=\.\.\.",
+    "name=${nowhere}": r"Interpolation key 'nowhere' not found",
+    "+steps=3": r"Could not append to config. An item is already at 'steps'",
+    "~nothing": r"unknown key nothing\. Keys: ",
+    "hydra/launcher=rey": r"Could not find 'hydra/launcher/rey'.* basic",
+    "--multirunn": r"unknown option --multirunn; settings are written key=value",
+    "--config-dir": r"argument --config-dir/-cd: expected one argument",
+    "out=a=b": r"cannot read 'out=a=b' as key=value: .*; quote the value: 'out=\"a=b\"'",
+}
+
+
+@pytest.mark.parametrize(("mistake", "message"), MISTAKES.items(), ids=list(MISTAKES))
+def test_a_mistake_is_one_line_that_names_what_is_valid(configs, capsys, mistake, message):
+    with pytest.raises(SystemExit) as stopped:
+        run_hydra(never, configs, "script", [mistake])
+    out, err = capsys.readouterr()
+    assert stopped.value.code == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith("error: ")
+    assert re.search(message, err), err
+
+
+@pytest.mark.parametrize(
+    ("sweep", "message"),
+    [
+        ("algorithm=eqr_sac,mbop", "unknown algorithm=mbop"),
+        ("steps=1,two", "steps must be an integer, got 'two'"),
+        ("stepz=1,2", "unknown key stepz"),
+        ("algorithm=mbpo,eqr_sac successors.num_next_states=8", "unknown key successors.num_next_states"),
+        ("algorithm=eqr_sac,incomplete", "a value is needed for successors"),
+    ],
+)
+def test_every_choice_of_a_sweep_is_checked_before_the_first_job(configs, capsys, sweep, message):
+    with pytest.raises(SystemExit) as stopped:
+        run_hydra(never, configs, "script", ["--multirun", *sweep.split()])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def seen_by(configs, *args):
+    seen = []
+    run_hydra(lambda cfg: seen.append((cfg.name, cfg.steps)), configs, "script", ["-m", *args])
+    return seen
+
+
+def test_multirun_runs_every_combination_and_leaves_no_folders(configs):
+    assert seen_by(configs, "env=dmc/walker-run,pendulum", "steps=range(1,3)") == [
+        ("dmc/walker-run-eqr_sac", 1),
+        ("dmc/walker-run-eqr_sac", 2),
+        ("Pendulum-v1-eqr_sac", 1),
+        ("Pendulum-v1-eqr_sac", 2),
+    ]
+
+
+def test_an_experiment_file_may_bring_its_own_sweep(configs):
+    assert [steps for _, steps in seen_by(configs, "experiment=seeds")] == [1, 2]
+    assert [steps for _, steps in seen_by(configs, "experiment=seeds", "steps=7")] == [7]
+
+
+def test_hydra_settings_may_be_given(configs, tmp_path):
+    sweep_dir = tmp_path / "kept"
+    assert seen_by(configs, f"hydra.sweep.dir={sweep_dir}", "hydra/job_logging=none", "steps=1,2")
+    assert (sweep_dir / "multirun.yaml").exists()
+
+
+def test_a_failing_job_does_not_stop_the_others(configs, capsys):
+    done = []
+
+    def main(cfg):
+        if cfg.steps == 2:
+            raise ValueError("two is\nnot enough")
+        done.append(cfg.steps)
+
+    with pytest.raises(SystemExit) as stopped:
+        run_hydra(main, configs, "script", ["-m", "steps=1,2,3"])
+    err = capsys.readouterr().err
+    assert stopped.value.code == 1
+    assert done == [1, 3]
+    assert "error in job steps=2: two is not enough" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("kind", [ValueError, RuntimeError, ImportError, FileNotFoundError])
+def test_an_error_of_the_script_is_one_line(configs, capsys, kind):
+    def main(cfg):
+        raise kind("num_members must be positive:\n  got 0")
+
+    with pytest.raises(SystemExit) as stopped:
+        run_hydra(main, configs, "script", [])
+    assert stopped.value.code == 1
+    assert (
+        capsys.readouterr().err
+        == "error: num_members must be positive: got 0 (set HYDRA_FULL_ERROR=1 for the traceback)\n"
+    )
+
+
+def test_an_error_inside_instantiate_is_the_one_that_is_told(configs, capsys):
+    def main(cfg):
+        hydra.utils.instantiate({"_target_": "builtins.int", "_args_": ["five"]})
+
+    with pytest.raises(SystemExit):
+        run_hydra(main, configs, "script", [])
+    assert capsys.readouterr().err.startswith("error: invalid literal for int() with base 10: 'five'")
+
+
+def test_bugs_keep_their_traceback_and_so_does_everything_on_request(configs, monkeypatch):
+    def main(cfg):
+        raise KeyError("bug") if cfg.steps == 10 else ValueError("user")
+
+    with pytest.raises(KeyError):
+        run_hydra(main, configs, "script", [])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    with pytest.raises(ValueError, match="user"):
+        run_hydra(main, configs, "script", ["steps=1"])
+    with pytest.raises(ValueError, match="unknown key"):
+        run_hydra(main, configs, "script", ["stepz=1"])
+
+
+def test_it_can_be_called_again(configs):
+    for _ in range(2):
+        assert run_hydra(lambda cfg: cfg.steps, configs, "script", ["steps=2"]) == 2
+    assert seen_by(configs, "steps=1,2")
+    with pytest.raises(SystemExit):
+        run_hydra(never, configs, "script", ["stepz=2"])
+    assert run_hydra(lambda cfg: cfg.steps, configs, "script", ["steps=3"]) == 3
+
+
+@pytest.mark.parametrize("words", [["steps=1"], ["--multirun", "steps=1,2"]])
+def test_ctrl_c_is_status_130_one_line_and_no_further_job(configs, capsys, words):
+    started = []
+
+    def main(cfg):
+        started.append(cfg.steps)
+        raise KeyboardInterrupt("interrupted at env step 7; resume with resume=here")
+
+    with pytest.raises(SystemExit) as stopped:
+        run_hydra(main, configs, "script", words)
+    assert stopped.value.code == 130 and started == [1]
+    assert capsys.readouterr().err == "interrupted at env step 7; resume with resume=here\n"
+
+
+@pytest.mark.parametrize(("option", "shown"), [("--hydra-help", "Hydra"), ("--cfg=job", "gamma: 0.99")])
+def test_what_only_shows_something_is_left_to_hydra(configs, capsys, option, shown):
+    with contextlib.suppress(SystemExit):  # Hydra's help stops, its --cfg returns
+        run_hydra(never, configs, "script", [option])
+    assert shown in capsys.readouterr().out
+
+
+def test_help_shows_the_groups_of_this_script_and_what_is_set(configs, capsys):
+    for name in ("other.yaml", "experiment/other/theirs.yaml", "unused/part.yaml"):
+        (configs / name).parent.mkdir(parents=True, exist_ok=True)
+        (configs / name).write_text("# @package _global_\ndefaults: [_self_, experiment: null]\ngamma: 0.5")
+    run_hydra(never, configs, "script", ["env=dmc/cheetah-run", "gamma=0.9", "--help"])
+    shown = capsys.readouterr().out.splitlines()
+    assert "env=dmc/cheetah-run  or pendulum, dmc/walker-run" in shown
+    assert "experiment=null  or seeds" in shown  # other/theirs belongs to the script "other"
+    assert "gamma: 0.9" in shown and not any("unused" in line for line in shown)
+    run_hydra(never, configs, "other", ["--help"])
+    assert "experiment=null  or other/theirs" in capsys.readouterr().out.splitlines()
+    with pytest.raises(SystemExit):
+        run_hydra(never, configs, "script", ["env=nowhere", "--help"])
+    assert "unknown env=nowhere" in capsys.readouterr().err
+
+
+def test_a_further_folder_of_configurations(configs, tmp_path, capsys):
+    folder = tmp_path / "mine" / "env"
+    folder.mkdir(parents=True)
+    (folder / "own.yaml").write_text("{name: Own-v0, limit: 5}")
+    args = [f"--config-dir={folder.parent}", "env=own"]
+    assert run_hydra(lambda cfg: cfg.name, configs, "script", args) == "Own-v0-eqr_sac"
+    run_hydra(never, configs, "script", [*args, "--help"])
+    assert "env=own  or pendulum, dmc/cheetah-run, dmc/walker-run" in capsys.readouterr().out.splitlines()
+    with pytest.raises(SystemExit):
+        run_hydra(never, configs, "script", [args[0], "env=owm"])
+    assert "did you mean env=own? Choices: own, pendulum" in capsys.readouterr().err
+    second = tmp_path / "theirs" / "algorithm"
+    second.mkdir(parents=True)
+    (second / "new.yaml").write_text("{}")
+    both = [*args, "--config-dir", str(second.parent), "algorithm=new"]
+    assert run_hydra(lambda cfg: cfg.name, configs, "script", both) == "Own-v0-new"
+
+
+def test_relative_folders_are_understood(configs, monkeypatch):
+    monkeypatch.chdir(configs.parent)
+    assert run_hydra(lambda cfg: cfg.steps, Path("configs"), "script", []) == 10
+    monkeypatch.chdir(configs.parent / "work")

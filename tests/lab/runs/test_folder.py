@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import eqr_torchrl
+from eqr_torchrl.lab.runs import RunStatus, checkpoint_path, make_run_folder, read_status, save_checkpoint
+from eqr_torchrl.lab.runs.folder import carry_out, plan_run
+
+# the package without its __init__ files: torch takes seconds to import and is not needed to hold a folder
+HOLD = """
+import sys, time, types
+for name, path in (("eqr_torchrl", sys.argv[1]), ("eqr_torchrl.lab.runs", sys.argv[1] + "/runs")):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = [path]
+from eqr_torchrl.lab.runs.status import RunStatus
+with RunStatus(sys.argv[2]) as status:
+    status.update(env_steps=7)
+    print("started", flush=True)
+    time.sleep(60)
+"""
+
+
+PACKAGE = os.path.dirname(eqr_torchrl.__file__)
+
+
+def fail_in(folder, error, env_steps=0):
+    """A run that ends with ``error``."""
+    with contextlib.suppress(type(error)), RunStatus(folder) as status:
+        assert read_status(folder)["state"] == "running"
+        status.update(env_steps=env_steps)
+        raise error
+
+
+def test_a_thousand_runs_get_a_thousand_folders(tmp_path):
+    with ThreadPoolExecutor(8) as pool:
+        folders = set(pool.map(lambda _: make_run_folder(tmp_path, "eqr_sac"), range(1000)))
+    assert len(folders) == len(list(tmp_path.iterdir())) == 1000
+
+
+def test_run_dir_is_used_as_it_is_unless_it_holds_a_run(tmp_path):
+    run_dir = tmp_path / "a" / "b"
+    assert make_run_folder(tmp_path, "x", run_dir) == run_dir
+    (run_dir / "notes.txt").write_text("mine")
+    assert make_run_folder(tmp_path, "x", run_dir) == run_dir  # not empty, but no run
+    with RunStatus(run_dir):
+        pass
+    with pytest.raises(ValueError, match=r"already holds a run \(finished\); choose another folder, or .* resume=auto"):
+        make_run_folder(tmp_path, "x", run_dir)
+    with pytest.raises(ValueError, match="run_dir must be a folder"):
+        make_run_folder(tmp_path, "x", run_dir / "notes.txt")
+
+
+def test_status_tells_how_a_run_ended(tmp_path):
+    assert read_status(tmp_path) is None
+    fail_in(tmp_path, KeyError("lost"), env_steps=5)
+    found = read_status(tmp_path)
+    assert (found["state"], found["env_steps"]) == ("failed", 5)
+    assert found["reason"].startswith("KeyError")
+    assert "Traceback" in found["traceback"]
+    with RunStatus(tmp_path, env_steps=5):
+        pass
+    found = read_status(tmp_path)
+    assert (found["state"], found["reason"]) == ("finished", None)
+
+
+def test_ctrl_c_is_a_state_of_its_own(tmp_path):
+    fail_in(tmp_path, KeyboardInterrupt("interrupted at env step 5"), env_steps=5)
+    assert read_status(tmp_path)["state"] == "interrupted"
+
+
+def test_one_run_has_one_writer_and_a_killed_writer_is_seen(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", HOLD, PACKAGE, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "started\n"
+    assert read_status(tmp_path)["state"] == "running"
+    with pytest.raises(RuntimeError, match="being written by another process"), RunStatus(tmp_path):
+        pass
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    for _ in range(100):
+        if read_status(tmp_path)["state"] != "running":
+            break
+        time.sleep(0.02)
+    found = read_status(tmp_path)
+    assert (found["state"], found["env_steps"]) == ("killed", 7)
+
+
+def test_a_sweep_that_is_started_again_does_what_is_left(tmp_path):
+    run_dir = tmp_path / "seed=0"
+    plan = plan_run(tmp_path, "x", run_dir=run_dir, resume="auto")
+    assert not run_dir.exists()  # a plan writes nothing
+    carry_out(plan)
+    assert plan == (run_dir, None, False, None)
+    fail_in(run_dir, ValueError("early"))  # before its first checkpoint: started over
+    (run_dir / "metrics.csv").write_text("env_steps\n1\n")
+    assert plan_run(tmp_path, "x", run_dir=run_dir, resume="auto") == (run_dir, None, False, None)
+    carry_out(plan_run(tmp_path, "x", run_dir=run_dir, resume="auto"))
+    assert not (run_dir / "metrics.csv").exists()
+    fail_in(run_dir, ValueError("late"))  # after a checkpoint: goes on
+    save_checkpoint(checkpoint_path(run_dir, 10), {})
+    assert plan_run(tmp_path, "x", run_dir=run_dir, resume="auto") == (
+        run_dir,
+        checkpoint_path(run_dir, 10),
+        False,
+        None,
+    )
+    with RunStatus(run_dir):  # finished: skipped
+        pass
+    assert plan_run(tmp_path, "x", run_dir=run_dir, resume="auto") == (run_dir, None, True, None)
+
+
+def test_resume_from_a_path(tmp_path):
+    old = tmp_path / "old"
+    checkpoint = save_checkpoint(checkpoint_path(old, 10), {})
+    (old / "metrics.csv").write_text("env_steps\n1\n")
+    assert plan_run(tmp_path, "x", resume=old) == (old, checkpoint, False, None)
+    assert plan_run(tmp_path, "x", resume=checkpoint) == (old, checkpoint, False, None)
+    elsewhere = plan_run(tmp_path, "x", resume=checkpoint, run_dir=tmp_path / "new")
+    assert elsewhere == (tmp_path / "new", checkpoint, False, old)
+    carry_out(elsewhere)
+    assert (tmp_path / "new" / "metrics.csv").read_text() == "env_steps\n1\n"
+
+
+def test_resume_without_anything_to_resume_is_one_line(tmp_path):
+    with pytest.raises(ValueError, match="needs run_dir"):
+        plan_run(tmp_path, "x", resume="auto")
+    with pytest.raises(ValueError, match="resume must be auto, a checkpoint, or a run folder that holds one"):
+        plan_run(tmp_path, "x", resume=tmp_path / "nowhere")

@@ -1,0 +1,73 @@
+"""Formats of matrix products: what is chosen, and that the process gets its settings back."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from eqr_torchrl import functional as F
+from eqr_torchrl.networks import _cpu as products
+
+
+@pytest.mark.parametrize(("flag", "fast"), [("avx512_bf16", True), ("amx_bf16", True), ("avx2", False)])
+def test_auto_is_bf16_where_the_cpu_has_the_instructions(monkeypatch, flag, fast):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {flag: True})
+    products._bf16_is_fast.cache_clear()
+    try:
+        assert products.uses_bf16("auto") is fast
+        assert products.uses_bf16("bf16") and not products.uses_bf16("fp32")
+    finally:
+        products._bf16_is_fast.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "expected"),
+    [
+        ({"cpu_name": "Intel Xeon", "avx512_bw": True}, True),
+        ({"cpu_name": "Intel Core", "avx512_bw": False}, False),
+        ({"cpu_name": "AMD EPYC", "avx512_bw": True}, False),
+        ({}, False),
+    ],
+)
+def test_mkl_uses_avx512_on_processors_of_intel_alone(monkeypatch, capabilities, expected):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    products.mkl_uses_avx512.cache_clear()
+    try:
+        assert products.mkl_uses_avx512() is expected
+    finally:
+        products.mkl_uses_avx512.cache_clear()
+
+
+def test_an_unknown_precision_is_named():
+    with pytest.raises(ValueError, match='precision must be "auto", "fp32" or "bf16", got \'half\''):
+        products.uses_bf16("half")  # pyright: ignore[reportArgumentType]
+
+
+def test_float32_products_keep_float32_accuracy():
+    x, w = torch.randn(300, 200), torch.randn(200, 100)
+    exact = x.double() @ w.double()
+    with F.onednn_products():
+        product = x @ w
+    # rounding the inputs to bfloat16 would give errors of 1e-1
+    torch.testing.assert_close(product.double(), exact, rtol=0, atol=1e-4)
+
+
+def test_the_setting_of_the_process_is_restored_also_after_an_error():
+    matmul = torch.backends.mkldnn.matmul
+    before = matmul.fp32_precision
+    with pytest.raises(KeyError), F.onednn_products():
+        raise KeyError
+    assert matmul.fp32_precision == before
+
+
+@pytest.mark.parametrize("capabilities", [{"avx2": True}, {"avx512_bw": True, "amx_bf16": True}])
+def test_nothing_is_set_where_it_would_not_help_or_would_round(monkeypatch, capabilities):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    products._onednn_keeps_float32.cache_clear()
+    before = torch.backends.mkldnn.matmul.fp32_precision
+    try:
+        with F.onednn_products():
+            assert torch.backends.mkldnn.matmul.fp32_precision == before
+    finally:
+        products._onednn_keeps_float32.cache_clear()

@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torchrl.data import Bounded, OneHot, Unbounded
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+from torchrl.modules import TanhNormal
+
+from eqr_torchrl.networks import MLP, GaussianHead, OrthogonalLinear, Tanh, layers, make_actor, make_critic, mlp
+from eqr_torchrl.testing import ToyEnv, toy_env
+
+
+def bounded_env(low, high, observation_dim: int = 3) -> ToyEnv:
+    env = toy_env(observation_dim, len(low))
+    env.action_spec = Bounded(torch.tensor(low), torch.tensor(high), (len(low),))
+    return env
+
+
+# --- layers
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5), (4, 4)])
+def test_weights_start_orthogonal_and_biases_zero(shape):
+    layer = OrthogonalLinear(*shape)
+    weight, small = layer.weight.detach(), min(shape)
+    product = weight @ weight.T if weight.shape[0] == small else weight.T @ weight
+    torch.testing.assert_close(product, torch.eye(small), atol=1e-5, rtol=0)
+    assert (layer.bias == 0).all()
+    layer.reset_parameters()  # another draw, orthogonal again
+    assert not torch.equal(weight, torch.zeros_like(weight)) and OrthogonalLinear(2, 2, bias=False).bias is None
+
+
+@pytest.fixture(params=[False, True], ids=["sigmoid", "tanh"])
+def either_tanh(request, monkeypatch):
+    """Both ways to compute the activation, of which the CPU chooses one."""
+    monkeypatch.setattr(layers, "mkl_uses_avx512", lambda: request.param)
+
+
+@pytest.mark.usefixtures("either_tanh")
+def test_tanh_is_the_hyperbolic_tangent_with_its_gradient():
+    x = torch.linspace(-12, 12, 1001, requires_grad=True)
+    torch.testing.assert_close(Tanh()(x), torch.tanh(x), atol=3e-7, rtol=0)
+    (gradient,) = torch.autograd.grad(Tanh()(x).sum(), x)
+    torch.testing.assert_close(gradient, 1 - torch.tanh(x) ** 2, atol=1e-6, rtol=0)
+
+
+def test_an_mlp_is_its_layers_one_after_the_other():
+    net = mlp(3, (8, 6), 2)
+    assert [type(layer).__name__ for layer in net] == [
+        "OrthogonalLinear", "Tanh", "OrthogonalLinear", "Tanh", "OrthogonalLinear"
+    ]  # fmt: skip
+    assert [layer.weight.shape for layer in net[::2]] == [(8, 3), (6, 8), (2, 6)]
+    x = torch.randn(5, 3)
+    expected = net[4](torch.tanh(net[2](torch.tanh(net[0](x)))))
+    torch.testing.assert_close(net(x), expected, atol=1e-6, rtol=1e-5)
+    assert [type(layer) for layer in mlp(3, (), 2)] == [OrthogonalLinear]
+
+
+@pytest.mark.usefixtures("either_tanh")
+@pytest.mark.parametrize("activation_class", [Tanh, nn.SiLU, nn.ReLU])
+@pytest.mark.parametrize("size", [(), (1,), (129,), (1024,), (1025,), (7, 500), (2, 3, 400), (0,)])
+def test_without_gradients_it_works_in_pieces_and_gives_the_same(activation_class, size):
+    net = mlp(3, (8, 6), 2, activation_class=activation_class, precision="fp32")
+    x = torch.randn(*size, 3)
+    whole, before = net(x), x.clone()
+    with torch.no_grad():
+        pieces = net(x)
+    torch.testing.assert_close(pieces, whole.detach(), atol=1e-6, rtol=1e-5)
+    assert torch.equal(x, before) and pieces.shape == (*size, 2)
+
+
+@pytest.mark.usefixtures("either_tanh")
+def test_bf16_rounds_the_hidden_products_alone_and_keeps_the_type():
+    net, x = mlp(3, (32, 32), 4, precision="bf16"), torch.randn(300, 3)
+    hidden = torch.tanh(net[0](x)) / 2  # the factor is in the weights, where it does not round
+    rounded = nn.functional.linear(hidden.bfloat16(), (4 * net[2].weight).bfloat16(), (2 * net[2].bias).bfloat16())
+    expected = net[4](torch.tanh(rounded.float() / 2))
+    with torch.no_grad():
+        out = net(x)
+    # one step of bfloat16 in a few entries of the hidden layer, where summation order decides the rounding
+    torch.testing.assert_close(out, expected.detach(), atol=4e-3, rtol=0)
+    assert out.dtype == torch.float32 and (out - net(x)).abs().max() > 1e-4
+    with torch.no_grad():
+        torch.testing.assert_close(net(x[:128]), mlp_in_float32(net, x[:128]), atol=1e-6, rtol=1e-5)  # few rows
+
+
+def mlp_in_float32(net, x):
+    return net[4](torch.tanh(net[2](torch.tanh(net[0](x)))))
+
+
+@pytest.mark.usefixtures("either_tanh")
+def test_a_network_of_one_or_two_layers_or_in_float64_is_never_rounded():
+    for net, dtype in (
+        (mlp(3, (), 2), torch.float32),
+        (mlp(3, (8,), 2), torch.float32),
+        (mlp(3, (8, 8), 2), torch.float64),
+    ):
+        net.uses_bf16 = True
+        net, x = net.to(dtype), torch.randn(300, 3, dtype=dtype)
+        whole = net(x).detach()
+        with torch.no_grad():
+            torch.testing.assert_close(net(x), whole, atol=1e-6, rtol=1e-6)
+
+
+def test_precision_reaches_the_networks_of_policy_and_critic():
+    for precision, expected in (("fp32", False), ("bf16", True)):
+        for network in (make_actor(toy_env(), precision=precision), make_critic(toy_env(), precision=precision)):
+            assert [m.uses_bf16 for m in network.modules() if isinstance(m, MLP)] == [expected]
+    with pytest.raises(ValueError, match='precision must be "auto", "fp32" or "bf16", got \'half\''):
+        mlp(3, (8,), 2, precision="half")
+
+
+def test_an_activation_in_front_leaves_the_input_alone():
+    net, x = MLP(Tanh(), nn.Linear(3, 2)), torch.randn(5, 3)
+    before = x.clone()
+    with torch.no_grad():
+        net(x)
+    assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("sizes", [(0, (8,), 2), (3, (0,), 2), (3, (8,), 0), (3, "abc", 2)])
+def test_sizes_of_an_mlp_must_be_positive(sizes):
+    with pytest.raises(ValueError, match="num_cells, in_features and out_features must be positive integers, got"):
+        mlp(*sizes)
+
+
+# --- actor
+
+
+def test_actions_lie_within_bounds_that_differ_between_entries():
+    env = bounded_env([-2.0, 0.0], [2.0, 9.0])
+    actor = make_actor(env, num_cells=(8,))
+    out = actor(env.reset().expand(500).clone())
+    assert out["action"].shape == (500, 2) and out["loc"].shape == out["scale"].shape == (500, 2)
+    assert env.action_spec.is_in(out["action"][0]) and (out["action"] >= torch.tensor([-2.0, 0.0])).all()
+    assert (out["action"] <= torch.tensor([2.0, 9.0])).all() and out["action"][:, 1].max() > 1
+
+
+@pytest.mark.parametrize(("low", "high"), [(-50.0, 50.0), (0.0, 100.0), (-1.0, 1.0)])
+def test_log_density_is_finite_and_integrates_to_one_over_the_bounds(low, high):
+    env = bounded_env([low], [high])
+    policy = make_actor(env).get_dist(env.reset())
+    assert isinstance(policy, TanhNormal)
+    _, log_prob = policy.rsample_and_log_prob((100_000,))
+    assert torch.isfinite(log_prob).all()
+    grid = torch.linspace(low, high, 200_001)[1:-1].unsqueeze(-1)
+    mass = policy.log_prob(grid).exp().sum() * (high - low) / 200_000
+    assert mass.item() == pytest.approx(1.0, abs=0.02)
+
+
+def test_it_draws_unless_the_mode_is_asked_for():
+    env = toy_env()
+    actor, state = make_actor(env), env.reset()
+    assert not torch.equal(actor(state.clone())["action"], actor(state.clone())["action"])
+    with set_exploration_type(ExplorationType.DETERMINISTIC):
+        first, second = actor(state.clone()), actor(state.clone())
+    assert torch.equal(first["action"], second["action"])
+    torch.testing.assert_close(first["action"], torch.tanh(first["loc"]))
+
+
+def test_the_log_standard_deviation_is_clamped_and_the_mean_is_not():
+    head = GaussianHead(nn.Identity(), (-20.0, 2.0))
+    loc, scale = head(torch.tensor([[5.0, 1e6], [-30.0, 30.0], [0.0, 0.5]]).T.reshape(-1, 2))
+    assert loc.shape == scale.shape == (3, 1)
+    loc, scale = head(torch.tensor([[1e6, -30.0], [0.0, 30.0], [3.0, 0.5]]))
+    assert loc.flatten().tolist() == [1e6, 0.0, 3.0]
+    torch.testing.assert_close(scale.flatten(), torch.tensor([-20.0, 2.0, 0.5]).exp())
+
+
+def test_the_papers_sizes_are_the_defaults():
+    # 2 x 128 to two numbers for each action; 2 x 256 to 51 quantiles
+    env = toy_env(4, 2)
+    sizes = {m.weight.shape for m in make_actor(env).modules() if isinstance(m, nn.Linear)}
+    assert sizes == {(128, 4), (128, 128), (4, 128)}
+    sizes = {m.weight.shape for m in make_critic(env).modules() if isinstance(m, nn.Linear)}
+    assert sizes == {(256, 6), (256, 256), (51, 256)}
+
+
+@pytest.mark.parametrize(
+    ("spec", "found"),
+    [
+        (Unbounded((1,)), "-3.4"),
+        (Bounded(-1.0, float("inf"), (1,)), r"\[-1.0\] to \[inf\]"),
+        (Bounded(torch.tensor([-1.0, 2.0]), torch.tensor([1.0, 2.0]), (2,)), r"\[-1.0, 2.0\] to \[1.0, 2.0\]"),
+        (OneHot(3), "OneHot"),
+    ],
+)
+def test_an_action_without_a_finite_range_is_refused_in_one_line(spec, found):
+    env = toy_env()
+    env.action_spec = spec
+    with pytest.raises(
+        ValueError, match="env must have a continuous action with finite bounds.*got .*" + found
+    ) as error:
+        make_actor(env)
+    assert "\n" not in str(error.value)
+
+
+def test_bounds_of_the_log_standard_deviation_must_increase():
+    with pytest.raises(ValueError, match=r"log_std_bounds must increase, got \(2.0, -20.0\)"):
+        GaussianHead(nn.Identity(), (2.0, -20.0))
+
+
+# --- critic
+
+
+@pytest.mark.parametrize("num_quantiles", [1, 7])
+def test_the_critic_reads_state_and_action_and_writes_its_quantiles(num_quantiles):
+    env = toy_env(4, 2)
+    critic = make_critic(env, num_quantiles=num_quantiles, num_cells=(8,))
+    batch = env.rand_action(env.reset()).expand(5, 3).clone()
+    assert critic(batch)["state_action_value"].shape == (5, 3, num_quantiles)
+    assert critic.in_keys == ["observation", "action"] and critic.out_keys == ["state_action_value"]
+
+
+def test_both_networks_are_deterministic_functions_of_the_seed():
+    nets = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        nets.append(list(make_actor(toy_env()).parameters()) + list(make_critic(toy_env()).parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(nets[0], nets[1], strict=True))
+    assert not torch.equal(nets[0][0], nets[2][0])
+
+
+def test_the_number_of_quantiles_must_be_positive():
+    with pytest.raises(ValueError, match="num_quantiles must be positive, got 0"):
+        make_critic(toy_env(), num_quantiles=0)
