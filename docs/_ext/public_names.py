@@ -97,11 +97,12 @@ def resolve_defining_file(app: Sphinx, env: Any, node: nodes.Element, content: n
     parts = target.split(".")
     if node.get("refdomain") != "py" or len(parts) < 2:
         return None
-    if parts[0] == PACKAGE and len(parts) > 3:
-        public = ".".join([parts[0], parts[1], *parts[3:]])
+    depth = 3 if parts[1] == "lab" else 2  # eqr_torchrl.world_models, eqr_torchrl.lab.envs
+    if parts[0] == PACKAGE and len(parts) > depth + 1:
+        public = ".".join([*parts[:depth], *parts[depth + 1 :]])
     elif parts[0] == PACKAGE and len(parts) == 2:  # eqr_torchrl.Name, exported at the top
         value = getattr(importlib.import_module(PACKAGE), parts[1], None)
-        public = f"{'.'.join(getattr(value, '__module__', '').split('.')[:2])}.{parts[1]}"
+        public = f"{'.'.join(getattr(value, '__module__', '').split('.')[:depth])}.{parts[1]}"
     else:
         return None
     domain = env.get_domain("py")
