@@ -4,10 +4,8 @@ from eqr_torchrl._moved import moved
 
 __getattr__ = moved(
     __name__,
-    {
-        "ModelBasedEnv": "eqr_torchrl.imagination",
-        "TerminationFn": "eqr_torchrl.imagination",
-        "never_terminates": "eqr_torchrl.imagination",
-    },
     "eqr_torchrl.lab.envs",
+    ModelBasedEnv="eqr_torchrl.imagination",
+    TerminationFn="eqr_torchrl.imagination",
+    never_terminates="eqr_torchrl.imagination",
 )

@@ -10,7 +10,7 @@ import torch
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
-from eqr_torchrl.imagination import EnsembleSuccessors
+from eqr_torchrl.imagination import EnsembleSuccessors, never_terminates
 from eqr_torchrl.lab.envs import PAPER_DMC_TASKS, make_env
 from eqr_torchrl.testing import toy_actor, toy_critic, toy_env
 
@@ -81,7 +81,7 @@ def test_the_parts_of_every_algorithm_build_and_fit_each_other(compose, algorith
     actor, critic = instantiate(cfg.actor, env), instantiate(cfg.critic, env)
     assert actor(env.reset())["action"].shape == (1,)
     assert critic(env.rand_action(env.reset()))["state_action_value"].shape == (cfg.critic.num_quantiles,)
-    imagine = instantiate(cfg.rollout, world_model, env, termination_fn="eqr_torchrl.imagination:never_terminates")
+    imagine = instantiate(cfg.rollout, world_model, env, termination_fn=never_terminates)
     instantiate(cfg.fit, world_model)
     successors = instantiate(cfg.successors, imagine.model_env)
     loss = build_loss(cfg)

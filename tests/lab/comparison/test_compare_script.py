@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from run_tables import evaluations, write_run
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def run_compare(monkeypatch, tmp_path, *arguments: str) -> None:

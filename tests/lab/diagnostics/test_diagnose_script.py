@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from eqr_torchrl.lab.runs import checkpoint_path, save_checkpoint
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CONFIG = {
     "gamma": 0.5,  # 14 steps are enough
     "env": {"_target_": "eqr_torchrl.lab.envs.make_env", "name": "Pendulum-v1"},
