@@ -1,0 +1,19 @@
+"""Logs in place of a simulator: reading and checking them, careful imagination, and judging a policy."""
+
+from __future__ import annotations
+
+from eqr_torchrl.lab.logs.check import check_transitions
+from eqr_torchrl.lab.logs.episodes import LogSpecs, episode_ends, episodes_of, returns_to_go, specs_of, split_episodes
+from eqr_torchrl.lab.logs.reading import read_transitions, transitions_from
+
+__all__ = [
+    "LogSpecs",
+    "check_transitions",
+    "episode_ends",
+    "episodes_of",
+    "read_transitions",
+    "returns_to_go",
+    "specs_of",
+    "split_episodes",
+    "transitions_from",
+]

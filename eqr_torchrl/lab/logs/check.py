@@ -1,0 +1,223 @@
+"""Reports in one sentence per topic whether a log can be learned from, and what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from eqr_torchrl.lab.envs.check_env import Finding
+from eqr_torchrl.lab.logs.episodes import episode_ends, episodes_of, follows, returns_to_go
+
+_FEW_EPISODES = 10  # below which held-out episodes say little
+_LARGE = 100.0  # reward of a step
+
+
+def check_transitions(
+    data: TensorDictBase,
+    *,
+    action_low: float | Sequence[float] | None = None,
+    action_high: float | Sequence[float] | None = None,
+) -> list[Finding]:
+    """Looks at a log, topic by topic, as :func:`~eqr_torchrl.lab.envs.check_env` looks at an environment.
+
+    Args:
+        data: transitions in the order of the log, from :func:`~eqr_torchrl.lab.logs.read_transitions`.
+        action_low: smallest possible action, where known.
+        action_high: largest possible action.
+
+    Returns:
+        One finding per topic, those without fault included.
+
+    Examples:
+        >>> for finding in check_transitions(toy_env(max_steps=20).rollout(400, break_when_any_done=False)):
+        ...     print(finding)
+        ok      values       400 transitions of 3 observation entries and 1 actions, all finite.
+        ok      order        each next observation is the following row's observation, within 20 episodes.
+        ok      termination  0 of 20 episodes terminated.
+        ok      episode      20 episodes of 20 steps, return -... on average, from -... to -....
+        ok      observation  each of 3 entries varies.
+        ok      action       from -... to ..., evenly spread.
+        ok      reward       per step from -... to ..., mean -....
+        ok      duplicates   no transition is there twice.
+    """
+    finite = _finding("values", _values, data)
+    if finite.level == "error":  # nothing else can be said of numbers that are none
+        return [finite]
+    return [
+        finite,
+        _finding("order", _order, data),
+        _finding("termination", _termination, data),
+        _finding("episode", _episodes, data),
+        _finding("observation", _observation, data),
+        _finding("action", _action, data, action_low, action_high),
+        _finding("reward", _reward, data),
+        _finding("duplicates", _duplicates, data),
+    ]
+
+
+def _finding(topic: str, find: Callable[..., list[str]], *arguments: Any) -> Finding:
+    """``find`` returns what it found and, if that is unusual, advice; it raises a ValueError on a fault."""
+    try:
+        found = find(*arguments)
+    except ValueError as error:
+        return Finding("error", topic, str(error))
+    return Finding("ok" if len(found) == 1 else "warning", topic, "; ".join(found) + ".")
+
+
+def _values(data: TensorDictBase) -> list[str]:
+    entries = {
+        "observation": data["observation"],
+        "action": data["action"],
+        "reward": data["next", "reward"],
+        "next observation": data["next", "observation"],
+    }
+    bad = {name: ~value.isfinite().all(-1) for name, value in entries.items()}
+    found = [
+        f"{name} in {int(rows.sum())} rows, first {int(rows.int().argmax())}"
+        for name, rows in bad.items()
+        if rows.any()
+    ]
+    if found:
+        raise ValueError(f"not finite: {', '.join(found)}; leave these rows out, and end the episode before them.")
+    sizes = f"{data['observation'].shape[-1]} observation entries and {data['action'].shape[-1]} actions"
+    return [f"{len(data)} transitions of {sizes}, all finite"]
+
+
+def _order(data: TensorDictBase) -> list[str]:
+    inside = ~data["next", "done"].flatten()[:-1]
+    fits = follows(data)
+    gaps, rows = int((inside & ~fits).sum()), int(inside.sum())
+    still = (data["next", "observation"] == data["observation"]).all(-1)
+    if still.float().mean() > 0.9:
+        raise ValueError(
+            f"next observations equal observations in {int(still.sum())} of {len(data)} rows; shift them by a row."
+        )
+    if gaps > 0.2 * max(rows, 1):
+        raise ValueError(
+            f"{gaps} of {rows} next observations are not the following row's observation: rows are shuffled, or "
+            "columns are exchanged; write the log in the order of time."
+        )
+    # a log that shifts observations by a row goes on into the next episode
+    over = int((fits & ~inside).sum())
+    if over and 2 * over > int((~inside).sum()):
+        raise ValueError(
+            f"{over} episodes end with a next observation that is the first of the next episode: a model would learn "
+            "the reset; log the last observation, or leave next observations out."
+        )
+    if gaps:
+        first = int((inside & ~fits).int().argmax())
+        advice = "they count as ends of episodes: mark them as truncated, or give the episode's number"
+        return [f"{gaps} gaps, the first after row {first}, where the next row starts elsewhere", advice]
+    count = int(episode_ends(data).sum())
+    return [f"each next observation is the following row's observation, within {count} episodes"]
+
+
+def _termination(data: TensorDictBase) -> list[str]:
+    ends, terminated = episode_ends(data), data["next", "terminated"].flatten()
+    lengths = torch.diff(ends.nonzero().flatten(), prepend=torch.tensor([-1]))
+    lengths = lengths[terminated[ends]]
+    found = [f"{len(lengths)} of {int(ends.sum())} episodes terminated"]
+    if len(lengths) > 2 and lengths.max() > 1 and (lengths == lengths.max()).float().mean() > 0.9:
+        raise ValueError(
+            f"{found[0]}, after {int(lengths.max())} steps each: this looks like a time limit, which must be recorded "
+            "as truncated; move the flag."
+        )
+    if 0 < len(lengths) < 10:
+        found.append("few to learn the rule from: pass termination_fn if it is known")
+    return found
+
+
+def _episodes(data: TensorDictBase) -> list[str]:
+    episodes = episodes_of(data)
+    returns = torch.stack([returns_to_go(episode)[0] for episode in episodes])
+    lengths = torch.tensor([len(episode) for episode in episodes])
+    span = f"from {returns.min():.4g} to {returns.max():.4g}"
+    found = [f"{len(episodes)} episodes of {_span(lengths)} steps, return {returns.mean():.4g} on average, {span}"]
+    if len(episodes) < 2:
+        raise ValueError(f"{found[0]}: nothing can be held out; log several episodes, or cut this one.")
+    if len(episodes) < _FEW_EPISODES:
+        found.append(f"fewer than {_FEW_EPISODES}: intervals will be wide")
+    return found
+
+
+def _observation(data: TensorDictBase) -> list[str]:
+    observation = data["observation"]
+    constant = _entries((observation == observation[0]).all(0))
+    found = [f"each of {observation.shape[-1]} entries varies"]
+    if constant:
+        found = [f"entries {constant} never change", "leave them out, or log situations in which they do"]
+    size = observation.abs().amax(0)
+    if (size > 1e4).any():
+        found.append(f"entries {_entries(size > 1e4)} exceed 10,000: use larger units")
+    return found
+
+
+def _action(data: TensorDictBase, low: Any, high: Any) -> list[str]:
+    action = data["action"]
+    smallest, largest = action.amin(0), action.amax(0)
+    low, high = (
+        found if bound is None else torch.as_tensor(bound, dtype=torch.float32).expand_as(found)
+        for bound, found in ((low, smallest), (high, largest))
+    )
+    margin = 1e-4 * (high - low).abs()
+    outside = ((action < low - margin) | (action > high + margin)).any(-1)
+    if outside.any():
+        raise ValueError(
+            f"{int(outside.sum())} of {len(action)} actions lie outside {_numbers(low)} to {_numbers(high)}: what was "
+            "applied must be logged, after clipping, in the units of the bounds."
+        )
+    constant = _entries(smallest == largest)
+    if constant:
+        raise ValueError(f"action entries {constant} never vary: their effect cannot be learned; leave them out.")
+    tenths = ((action - low) / (high - low) * 10).long().clamp(0, 9)  # [n, A]
+    covered = torch.stack([torch.bincount(entry, minlength=10) > 0 for entry in tenths.T]).float().mean(1)
+    at_bounds = ((action <= low + margin) | (action >= high - margin)).float().mean(0)
+    found = [f"from {_numbers(smallest)} to {_numbers(largest)}"]
+    if (covered < 0.5).any():
+        share = f"entries {_entries(covered < 0.5)} cover {covered.min():.0%} of their range"
+        found.append(f"{share}: a policy should stay inside; omit the bounds, or log wider actions")
+    if (at_bounds > 0.5).any():
+        found.append(f"entries {_entries(at_bounds > 0.5)} are at a bound in {at_bounds.max():.0%} of the rows")
+    return found if len(found) > 1 else [f"{found[0]}, evenly spread"]
+
+
+def _reward(data: TensorDictBase) -> list[str]:
+    reward = data["next", "reward"]
+    low, high = reward.min().item(), reward.max().item()
+    found = [f"per step from {low:.3g} to {high:.3g}, mean {reward.mean().item():.3g}"]
+    size = max(abs(low), abs(high))
+    if low == high:
+        raise ValueError(f"{found[0]}: the same in every row, so that there is nothing to improve; log the reward.")
+    if size > _LARGE or size < 1 / _LARGE:
+        found.append(f"{'large' if size > _LARGE else 'small'}: multiply it by {1 / size:.0e}")
+    return found
+
+
+def _duplicates(data: TensorDictBase) -> list[str]:
+    entries = [data["observation"], data["action"], data["next", "observation"], data["next", "reward"]]
+    rows = torch.cat(entries, -1)
+    twice = len(rows) - len(torch.unique(rows, dim=0))
+    if twice > 0.01 * len(rows):
+        return [
+            f"{twice} of {len(rows)} transitions are there twice",
+            "errors on held-out episodes will look too small",
+        ]
+    return ["no transition is there twice" if not twice else f"{twice} of {len(rows)} transitions are there twice"]
+
+
+def _entries(chosen: Tensor) -> list[int]:
+    return chosen.nonzero().flatten().tolist()
+
+
+def _span(lengths: Tensor) -> str:
+    shortest, longest = lengths.aminmax()
+    return f"{shortest}" if shortest == longest else f"{shortest} to {longest}"
+
+
+def _numbers(values: Tensor) -> str:
+    numbers = [f"{value:.4g}" for value in values.tolist()]
+    return numbers[0] if len(set(numbers)) == 1 else f"[{', '.join(numbers)}]"

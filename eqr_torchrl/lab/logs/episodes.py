@@ -1,0 +1,130 @@
+"""Episodes in a log: where they end, which are held out, what they return, and what a policy needs to know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+from torchrl.data import Bounded, Composite, Unbounded
+
+
+def follows(data: TensorDictBase) -> Tensor:
+    """Whether each next observation is the following row's observation, up to rounding, bool ``[n - 1]``."""
+    reached, following = data["next", "observation"][:-1], data["observation"][1:]
+    return ((reached - following).abs() <= 1e-5 * (1 + following.abs())).all(-1)
+
+
+def episode_ends(data: TensorDictBase) -> Tensor:
+    """Whether an episode ends with each row of a log, bool ``[n]``.
+
+    It does where the log says so, and where the next row does not begin at its next observation.
+
+    Examples:
+        >>> data = toy_env(max_steps=3).rollout(6, break_when_any_done=False)
+        >>> data["next", "truncated"] &= False
+        >>> data["next", "done"] &= False
+        >>> episode_ends(data).tolist()
+        [False, False, True, False, False, True]
+    """
+    ends = data["next", "done"].flatten().clone()
+    ends[:-1] |= ~follows(data)
+    ends[-1] = True
+    return ends
+
+
+def split_episodes(data: TensorDictBase, held_out: float = 0.2, *, seed: int = 0) -> tuple[TensorDict, TensorDict]:
+    """Splits a log into training and held-out episodes, whole ones, drawn at random.
+
+    Args:
+        data: transitions in the order of the log, batch size ``[n]``.
+        held_out: share of the episodes that are held out, at least one.
+        seed: of the draw.
+
+    Returns:
+        Training and held-out transitions, in the order of the log; each end of an episode is ``done``.
+
+    Raises:
+        ValueError: if the log has fewer than two episodes, or ``held_out`` is not between 0 and 1.
+
+    Examples:
+        >>> data = toy_env(max_steps=10).rollout(50, break_when_any_done=False)
+        >>> [len(part) for part in split_episodes(data)]
+        [40, 10]
+    """
+    ends = episode_ends(data)
+    count = int(ends.sum())
+    if not 0 < held_out < 1 or count < 2:
+        raise ValueError(f"held_out must be between 0 and 1, of at least 2 episodes: got {held_out} of {count}.")
+    data = cast(TensorDict, data.clone())
+    data["next", "truncated"] |= ends[:, None] & ~data["next", "terminated"]
+    data["next", "done"] |= ends[:, None]
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    chosen = torch.zeros(count, dtype=torch.bool)
+    chosen[order[: max(round(held_out * count), 1)]] = True
+    number = ends.cumsum(0) - ends.long()  # of the episode that each row belongs to
+    return cast(TensorDict, data[~chosen[number]]), cast(TensorDict, data[chosen[number]])
+
+
+def episodes_of(data: TensorDictBase) -> list[TensorDict]:
+    """The episodes of a log, each of batch size ``[T]``."""
+    lengths = torch.diff(episode_ends(data).nonzero().flatten(), prepend=torch.tensor([-1])).tolist()
+    return [cast(TensorDict, part) for part in data.split(lengths)]
+
+
+def returns_to_go(episode: TensorDictBase) -> Tensor:
+    """Undiscounted rewards from each step to the end of the episode, in units of reward, shape ``[T]``."""
+    return episode["next", "reward"].flatten().double().flip(0).cumsum(0).flip(0).float()
+
+
+class LogSpecs:
+    """The sizes and bounds of a log, where networks and models ask an environment for them. See :func:`specs_of`."""
+
+    batch_size, device = torch.Size([]), None
+
+    def __init__(self, env_name: str, observation_size: int, action_low: Tensor, action_high: Tensor) -> None:
+        self.env_name = env_name
+        self.observation_spec = Composite(observation=Unbounded(torch.Size([observation_size])))
+        self.action_spec = self.action_spec_unbatched = Bounded(action_low, action_high, action_low.shape)
+
+    def fake_tensordict(self) -> TensorDict:
+        """A transition of zeros."""
+        flag, observation = torch.zeros(1, dtype=torch.bool), self.observation_spec.zero()["observation"]
+        following = {"observation": observation, "reward": torch.zeros(1), "terminated": flag, "truncated": flag}
+        following["done"] = flag
+        return TensorDict({"observation": observation, "action": self.action_spec.zero(), "next": following}, [])
+
+
+def specs_of(
+    data: TensorDictBase,
+    *,
+    action_low: float | Sequence[float] | None = None,
+    action_high: float | Sequence[float] | None = None,
+    name: str = "log",
+) -> Any:
+    """What networks, models and rollouts need of an environment, from a log: there is no simulator to ask.
+
+    Args:
+        data: transitions, batch size ``[n]``.
+        action_low: smallest action, in units of the log, one number or one for each entry. Defaults to the smallest in
+            the log, so that the policy stays inside what was tried.
+        action_high: largest action; defaults to the largest in the log.
+        name: what the run is called.
+
+    Raises:
+        ValueError: if the bounds do not increase.
+
+    Examples:
+        >>> specs_of(toy_env().rollout(5), action_high=2.0).action_spec.space.high
+        tensor([2.])
+    """
+    action = data["action"]
+    low, high = (
+        found if bound is None else torch.as_tensor(bound, dtype=torch.float32).expand(action.shape[-1])
+        for bound, found in ((action_low, action.amin(0)), (action_high, action.amax(0)))
+    )
+    if not (low < high).all():
+        raise ValueError(f"action_low must lie below action_high, got {low.tolist()} and {high.tolist()}.")
+    return LogSpecs(name, data["observation"].shape[-1], low.clone(), high.clone())

@@ -1,0 +1,233 @@
+"""Logged transitions from files, data sets and run folders."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+Columns = Mapping[str, str | Sequence[str]]
+
+#: What an entry is called in a file: first the name of D4RL, then others.
+_ARRAY_NAMES = {
+    "observation": ("observations", "observation", "obs"),
+    "action": ("actions", "action"),
+    "reward": ("rewards", "reward"),
+    "next_observation": ("next_observations", "next_observation", "next_obs"),
+    "terminated": ("terminals", "terminations", "terminated"),
+    "truncated": ("timeouts", "truncations", "truncated"),
+}
+_NEEDED = ("observation", "action", "reward")
+
+
+def read_transitions(source: str | Path, *, columns: Columns | None = None) -> TensorDict:
+    r"""Reads a log into transitions in TorchRL's layout.
+
+    Where a log has no next observations, they are those of the following rows, and the last row of each episode, whose
+    next observation nobody wrote down, is left out.
+
+    Args:
+        source: a file ``.npz``, ``.hdf5`` or ``.h5`` with the arrays of D4RL (``observations``, ``actions``,
+            ``rewards``, and where known ``next_observations``, ``terminals``, ``timeouts``); a table ``.csv`` or
+            ``.parquet``, one row a transition; a run folder, whose replay buffer is read from its newest checkpoint;
+            ``"minari:ID"``, a data set of Minari, local or downloaded.
+        columns: for a table, which columns are ``observation``, ``action``, ``reward``, and where known
+            ``next_observation``, ``terminated``, ``truncated``, and ``episode``, a number that differs between
+            episodes. For arrays, names other than D4RL's.
+
+    Returns:
+        Transitions in the order of the log, batch size ``[n]``, in its units: ``observation`` ``[n, S]``, ``action``
+        ``[n, A]``, and under ``"next"`` ``observation``, ``reward`` ``[n, 1]``, ``terminated``, ``truncated`` and
+        ``done`` (bool, ``[n, 1]``). The last row is ``truncated`` if it does not terminate.
+
+    Raises:
+        ValueError: if ``source`` is none of these, or an entry is missing or has another length or shape; it is named.
+        ImportError: if the library that reads the format is missing; the message names it.
+
+    Examples:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "log.csv"
+        >>> _ = path.write_text("run,x,u,r\n0,0.0,1.0,5\n0,0.1,1.0,6\n0,0.2,-1.0,7\n1,9.0,0.0,0\n1,9.1,0.0,0\n")
+        >>> columns = {"observation": "x", "action": "u", "reward": "r", "episode": "run"}
+        >>> data = read_transitions(path, columns=columns)
+        >>> data["next", "observation"].flatten().tolist(), data["next", "done"].flatten().tolist()
+        ([0.1..., 0.2..., 9.1...], [False, True, True])
+    """
+    kind, _, name = str(source).partition(":")
+    if kind == "minari" and name:
+        return _from_minari(name)
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return _from_run(path)
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None or not path.is_file():
+        kinds = ", ".join(_READERS)
+        raise ValueError(f"source must be a file {kinds}, a run folder, or minari:ID: got {source}.")
+    return transitions_from(reader(path, {key: value for key, value in (columns or {}).items() if value}))
+
+
+def transitions_from(arrays: Mapping[str, np.ndarray]) -> TensorDict:
+    """Transitions of arrays with one row a step: the layout that :func:`read_transitions` returns.
+
+    Args:
+        arrays: ``observation`` ``[n, S]``, ``action`` ``[n, A]``, ``reward`` ``[n]``, and where known
+            ``next_observation`` ``[n, S]``, ``terminated`` ``[n]``, ``truncated`` ``[n]`` and ``episode`` ``[n]``.
+
+    Examples:
+        >>> rows = {"observation": np.zeros((4, 2)), "action": np.zeros((4, 1)), "reward": np.arange(4.0)}
+        >>> transitions_from(rows)["next", "reward"].flatten().tolist()  # the last row has no next observation
+        [0.0, 1.0, 2.0]
+    """
+    missing = [name for name in _NEEDED if arrays.get(name) is None]
+    if missing:
+        raise ValueError(f"a log must hold {', '.join(missing)}: found {', '.join(arrays) or 'nothing'}.")
+    n = len(arrays["observation"])
+    wrong = [f"{name} {len(value)}" for name, value in arrays.items() if len(value) != n]
+    if wrong or n == 0:
+        raise ValueError(f"arrays must have one row a step, observation has {n}: got {', '.join(wrong) or 'none'}.")
+
+    def floats(name: str) -> Tensor:
+        value = np.asarray(arrays[name], np.float32)
+        value = value[:, None] if value.ndim == 1 else value
+        if value.ndim != 2 or (name == "reward" and value.shape[1] != 1):
+            raise ValueError(f"{name} must be one vector a step, shape [n, size], got {list(value.shape)}.")
+        return torch.from_numpy(value.copy())
+
+    def flags(name: str) -> Tensor:
+        value = arrays.get(name)
+        return torch.zeros(n, 1, dtype=torch.bool) if value is None else torch.from_numpy(_flags(name, value))
+
+    observation, terminated, truncated = floats("observation"), flags("terminated"), flags("truncated")
+    episode = arrays.get("episode")
+    last = np.ones(n, bool) if episode is None else np.append(episode[1:] != episode[:-1], True)
+    last[: n - 1] &= episode is not None
+    truncated |= torch.from_numpy(last)[:, None] & ~terminated
+    known = "next_observation" in arrays
+    following = floats("next_observation") if known else observation.roll(-1, 0)
+    if following.shape != observation.shape:
+        sizes = f"{list(following.shape)} for {list(observation.shape)}"
+        raise ValueError(f"next_observation must have the shape of observation, got {sizes}.")
+    following = {
+        "observation": following, "reward": floats("reward"), "terminated": terminated, "truncated": truncated,
+        "done": terminated | truncated,
+    }  # fmt: skip
+    data = TensorDict({"observation": observation, "action": floats("action"), "next": following}, [n])
+    data["next"].batch_size = [n]
+    return data if known else _without_ends(data)
+
+
+def _without_ends(data: TensorDict) -> TensorDict:
+    """Leaves out the last step of each episode; the step before it ends the episode now."""
+    done = data["next", "done"].flatten().clone()
+    if lost := int(data["next", "terminated"].sum()):
+        warnings.warn(
+            f"{lost} terminations have no next observation and are left out: log next_observation.", stacklevel=3
+        )
+    cut = done.roll(-1) & ~done
+    cut[-1] = False
+    data["next", "truncated"][cut] = True
+    data["next", "done"][cut] = True
+    return cast(TensorDict, data[~done])
+
+
+def _flags(name: str, value: np.ndarray) -> np.ndarray:
+    value = np.asarray(value)
+    value = value.reshape(len(value), -1)
+    if value.shape[1] != 1 or not np.isin(value.astype(np.float64), (0.0, 1.0)).all():
+        raise ValueError(f"{name} must be one flag a step, 0 or 1, got shape {list(value.shape)}.")
+    return value.astype(bool)
+
+
+def _named(found: Sequence[str], columns: Columns, read: Callable[[str], Any]) -> dict[str, np.ndarray]:
+    names = {**_ARRAY_NAMES, **{key: (value,) for key, value in columns.items()}}
+    unknown = [name for key, name in columns.items() if name not in found]
+    if unknown:
+        raise ValueError(
+            f"columns must name arrays of the file, {', '.join(found)}: got {', '.join(map(str, unknown))}."
+        )
+    chosen = {key: next((name for name in some if name in found), None) for key, some in names.items()}
+    return {key: np.asarray(read(name)) for key, name in chosen.items() if name is not None}
+
+
+def _read_npz(path: Path, columns: Columns) -> dict[str, np.ndarray]:
+    with np.load(path) as file:
+        return _named(list(file), columns, file.__getitem__)
+
+
+def _read_hdf5(path: Path, columns: Columns) -> dict[str, np.ndarray]:
+    h5py = _imported("h5py", path.suffix)
+    with h5py.File(path, "r") as file:
+        return _named([str(name) for name in file], columns, lambda name: file[name][()])
+
+
+def _read_table(path: Path, columns: Columns) -> dict[str, np.ndarray]:
+    pandas = _imported("pandas", path.suffix)
+    table = pandas.read_csv(path) if path.suffix.lower() == ".csv" else pandas.read_parquet(path)
+    lists = {key: [value] if isinstance(value, str) else list(value) for key, value in columns.items()}
+    unknown = [name for names in lists.values() for name in names if name not in table.columns]
+    wrong = [key for key in lists if key not in (*_ARRAY_NAMES, "episode")] or unknown
+    if wrong or not set(_NEEDED) <= set(lists):
+        needed = f"columns must map {', '.join(_NEEDED)} (and {', '.join([*_ARRAY_NAMES][3:])}, episode, if known)"
+        raise ValueError(f"{needed} to columns of {path.name}, {', '.join(table.columns)}: got {dict(columns)}.")
+    text = [name for names in lists.values() for name in names if table[name].dtype.kind not in "fiub"]
+    text = [name for name in text if name not in lists.get("episode", ())]
+    if text:
+        raise ValueError(f"columns must hold numbers, {', '.join(text)} of {path.name} holds text: fix the file.")
+    return {
+        key: table[names].to_numpy() if len(names) > 1 else table[names[0]].to_numpy() for key, names in lists.items()
+    }
+
+
+_READERS: dict[str, Callable[[Path, Columns], dict[str, np.ndarray]]] = {
+    ".npz": _read_npz, ".hdf5": _read_hdf5, ".h5": _read_hdf5, ".csv": _read_table, ".parquet": _read_table,
+}  # fmt: skip
+
+
+def _imported(module: str, suffix: str) -> Any:
+    try:
+        return __import__(module)
+    except ImportError as error:
+        raise ImportError(f"reading {suffix} needs {module}: pip install {module}.") from error
+
+
+def _from_run(folder: Path) -> TensorDict:
+    from eqr_torchrl.lab.runs import latest_checkpoint, load_checkpoint
+
+    checkpoint = latest_checkpoint(folder)
+    replay = None if checkpoint is None else load_checkpoint(checkpoint)["parts"].get("replay")
+    if not replay or not replay["num_rows"]:
+        raise ValueError(f"source must be a run folder whose checkpoint holds a replay buffer: got {folder}.")
+    return _in_layout(TensorDict(replay["rows"], [replay["num_rows"]]), start=replay["writer"].get("_cursor", 0))
+
+
+def _from_minari(name: str) -> TensorDict:
+    # not by TorchRL: its MinariExperienceReplay returns zeros in 0.14.1 (it fills a TensorDict, then maps an empty one)
+    minari = _imported("minari", "minari:ID")
+    dataset = minari.load_dataset(name, download=name not in minari.list_local_datasets())
+    parts: dict[str, list[np.ndarray]] = {}
+    for episode in dataset.iterate_episodes():
+        if not isinstance(episode.observations, np.ndarray):
+            raise ValueError(f"{name} must have vector observations, got {type(episode.observations).__name__}.")
+        found = {"observation": episode.observations[:-1], "next_observation": episode.observations[1:]}
+        found |= {"action": episode.actions, "reward": episode.rewards}
+        found |= {"terminated": episode.terminations, "truncated": episode.truncations}
+        for key, value in found.items():
+            parts.setdefault(key, []).append(np.asarray(value))
+    return transitions_from({key: np.concatenate(values) for key, values in parts.items()})
+
+
+def _in_layout(rows: TensorDictBase, start: int = 0) -> TensorDict:
+    """The entries of transitions that others wrote, as float32; ``start`` is the oldest row of a ring."""
+    n = len(rows)
+    following: Any = rows["next"]
+    arrays = {"observation": rows["observation"], "action": rows["action"], "reward": following["reward"]}
+    arrays |= {"next_observation": following["observation"], "terminated": following["terminated"]}
+    arrays["truncated"] = following["done"] & ~following["terminated"]
+    order = torch.arange(n).roll(-(start % n))
+    return transitions_from({key: value.reshape(n, -1)[order].cpu().numpy() for key, value in arrays.items()})

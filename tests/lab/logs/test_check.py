@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from eqr_torchrl.lab.logs import check_transitions, episode_ends, episodes_of, returns_to_go, specs_of, split_episodes
+from eqr_torchrl.testing import toy_env
+
+
+@pytest.fixture
+def log():
+    """Twenty episodes of thirty steps."""
+    return toy_env(max_steps=30).rollout(600, break_when_any_done=False).clone()
+
+
+def by_topic(data, **bounds):
+    findings = check_transitions(data, **bounds)
+    assert all("\n" not in str(finding) for finding in findings)
+    return {finding.topic: finding for finding in findings}
+
+
+def test_a_good_log_has_no_fault(log):
+    assert {finding.level for finding in check_transitions(log)} == {"ok"}
+
+
+def nan(data):
+    data["observation"][7, 1] = float("nan")
+
+
+def shuffled(data):
+    data.copy_(data[torch.randperm(len(data))])
+
+
+def gaps(data):
+    data["next", "observation"][99] += 1.0
+
+
+def shifted(data):
+    data["next", "observation"] = data["observation"].clone()
+
+
+def next_episode(data):
+    ends = data["next", "done"].flatten()
+    data["next", "observation"][ends] = data["observation"].roll(-1, 0)[ends]
+
+
+def time_limits(data):
+    data["next", "terminated"] = data["next", "done"].clone()
+
+
+def clipped_later(data):
+    data["action"][:5] = 3.0
+
+
+def fixed_action(data):
+    data["action"].fill_(0.25)
+
+
+def narrow_actions(data):
+    data["action"].mul_(0.1)
+
+
+def dead_entry(data):
+    data["observation"][:, 2] = 4.0
+    data["next", "observation"][:, 2] = 4.0
+
+
+def large_rewards(data):
+    data["next", "reward"].mul_(1e6)
+
+
+def no_reward(data):
+    data["next", "reward"].zero_()
+
+
+def twice(data):
+    data[300:].copy_(data[:300])
+
+
+def one_episode(data):
+    data["next", "done"].zero_()
+    data["observation"][1:] = data["next", "observation"][:-1]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "topic", "level", "message"),
+    [
+        (nan, "values", "error", "not finite: observation in 1 rows, first 7; leave"),
+        (shuffled, "order", "error", "rows are shuffled"),
+        (
+            gaps,
+            "order",
+            "warning",
+            "1 gaps, the first after row 99, where the next row starts elsewhere; they count as ends",
+        ),
+        (shifted, "order", "error", "next observations equal observations in 600 of 600 rows; shift them by a row"),
+        (next_episode, "order", "error", "episodes end with a next observation that is the first of the next episode"),
+        (
+            time_limits,
+            "termination",
+            "error",
+            "20 of 20 episodes terminated, after 30 steps each: this looks like a time limit",
+        ),
+        (clipped_later, "action", "error", "5 of 600 actions lie outside -1 to 1: what was applied must be logged"),
+        (fixed_action, "action", "error", "action entries [0] never vary: their effect cannot be learned"),
+        (narrow_actions, "action", "warning", "cover 20% of their range: a policy should stay inside"),
+        (dead_entry, "observation", "warning", "entries [2] never change; leave them out"),
+        (large_rewards, "reward", "warning", "large: multiply it by"),
+        (no_reward, "reward", "error", "the same in every row, so that there is nothing to improve"),
+        (twice, "duplicates", "warning", "300 of 600 transitions are there twice"),
+        (one_episode, "episode", "error", "nothing can be held out"),
+    ],
+)
+def test_each_malformed_log_has_its_one_line(log, spoil, topic, level, message):
+    spoil(log)
+    finding = by_topic(log, action_low=-1.0, action_high=1.0)[topic]
+    assert finding.level == level and message in finding.message
+
+
+def test_boundaries_are_recovered_where_the_log_does_not_mark_them(log):
+    ends = log["next", "done"].flatten().clone()
+    log["next", "done"].zero_()
+    assert torch.equal(episode_ends(log), ends)
+    assert [len(episode) for episode in episodes_of(log)] == [30] * 20
+
+
+def test_the_split_keeps_episodes_whole_and_marks_their_ends(log):
+    log["next", "done"].zero_()
+    train, held = split_episodes(log, 0.25, seed=1)
+    assert (len(train), len(held)) == (450, 150)
+    assert train["next", "done"].sum() == train["next", "truncated"].sum() == 15
+    rows = torch.cat([train["observation"], held["observation"]])
+    assert len(torch.unique(rows, dim=0)) == 600
+    assert not torch.equal(split_episodes(log, 0.25, seed=2)[1]["observation"], held["observation"])
+    with pytest.raises(ValueError, match="of at least 2 episodes: got 0.2 of 1"):
+        split_episodes(log[:30], 0.2)
+
+
+def test_returns_to_go_sum_what_follows():
+    episode = toy_env(max_steps=3).rollout(3).clone()
+    episode["next", "reward"] = torch.tensor([[1.0], [2.0], [4.0]])
+    assert returns_to_go(episode).tolist() == [7, 6, 4]
+
+
+def test_bounds_of_a_log_are_those_given_or_seen(log):
+    specs = specs_of(log, action_high=2.0, name="plant")
+    assert specs.action_spec.space.high.item() == 2.0
+    assert specs.action_spec.space.low.item() == log["action"].min().item()
+    assert specs.fake_tensordict()["next", "observation"].shape == (3,)
+    with pytest.raises(ValueError, match="action_low must lie below action_high"):
+        specs_of(log, action_low=1.0, action_high=-1.0)
