@@ -38,7 +38,7 @@ def main() -> None:
     concentration = nroom_prior().transitions.concentration.repeat(SNAPSHOTS, 1, 1, 1)
     for visits, snapshot in zip((1, 10, 100), concentration, strict=True):
         snapshot[torch.arange(38, 45), 1, torch.arange(39, 46)] += visits
-    rooms, rooms_shared = (DirichletPosterior(concentration, shared_noise=shared) for shared in (False, True))
+    rooms = DirichletPosterior(concentration)
     right = torch.ones(ROOM_STATES, dtype=torch.long)
 
     def count(size: tuple[int, int], most_pairs: int) -> None:
@@ -73,9 +73,8 @@ def main() -> None:
             {
                 "whole MDPs": lambda: rooms.sample((4,)),
                 "rows of the policy": lambda: rooms.sample((4,), policy=right),
-                "and common noise": lambda: rooms_shared.sample((4,), policy=right),
             },
-            dict.fromkeys(("whole MDPs", "rows of the policy", "and common noise"), 0.25),
+            dict.fromkeys(("whole MDPs", "rows of the policy"), 0.25),
         ),
     }
     rows, figures = [], {}

@@ -21,10 +21,11 @@ import torch
 
 from eqr_torchrl.functional import quantile_midpoints, quantile_projection, wasserstein_distance
 from eqr_torchrl.tabular import (
-    NRoom,
+    MDPEnv,
     count_transitions,
     epistemic_quantile_regression,
     nroom_cells,
+    nroom_mdp,
     nroom_prior,
     policy_iteration,
     policy_values,
@@ -37,7 +38,7 @@ plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.righ
 generator = torch.Generator().manual_seed(0)
 torch.manual_seed(0)
 
-env = NRoom(left_prize_ends_episode=True)
+env = MDPEnv(nroom_mdp(left_prize_ends_episode=True))
 policy, values = policy_iteration(env.mdp)
 start = env.mdp.initial_state
 
@@ -61,7 +62,7 @@ figure.colorbar(image, ax=axis, label="discounted return")
 # rooms of three by three. At first every draw has a reward nearby, so it takes hundreds of episodes until
 # the layout is known well enough; then the regret falls.
 
-runs = NRoom(room_size=3, left_prize_ends_episode=True, batch_size=(4,))
+runs = MDPEnv(nroom_mdp(room_size=3, left_prize_ends_episode=True), batch_size=(4,))
 prior = nroom_prior(room_size=3)
 result = psrl(runs, prior, num_episodes=400, horizon=10, true_mdp=runs.mdp, generator=generator)
 recent = result.regret.unfold(0, 25, 1).mean(-1)  # mean of the last 25 episodes

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from eqr_torchrl.tabular.bellman import (
     bellman_targets,
+    unrolled_values,
     value_distribution_backup,
     value_distribution_iteration,
     value_distribution_samples,
 )
 from eqr_torchrl.tabular.conjugate import DirichletPosterior, NormalPosterior
-from eqr_torchrl.tabular.envs import MDPEnv, NRoom, ToyMDP
+from eqr_torchrl.tabular.envs import MDPEnv
 from eqr_torchrl.tabular.eqr import QuantileEstimate, epistemic_quantile_regression
 from eqr_torchrl.tabular.mdp import MDP, MarkovRewardProcess
 from eqr_torchrl.tabular.nroom import nroom_cells, nroom_mdp, nroom_prior
@@ -21,7 +22,6 @@ from eqr_torchrl.tabular.psrl import PSRLResult, psrl
 from eqr_torchrl.tabular.solve import policy_iteration, policy_values, process_values, sample_values
 from eqr_torchrl.tabular.statistics import TransitionStatistics, count_transitions
 from eqr_torchrl.tabular.toy import sample_toy_parameter, toy_mdp
-from eqr_torchrl.tabular.unroll import unroll, unrolled_values
 
 __all__ = [
     "MDP",
@@ -31,11 +31,9 @@ __all__ = [
     "MDPEnv",
     "MDPPosterior",
     "MarkovRewardProcess",
-    "NRoom",
     "NormalPosterior",
     "PSRLResult",
     "QuantileEstimate",
-    "ToyMDP",
     "TransitionStatistics",
     "bellman_targets",
     "count_transitions",
@@ -50,7 +48,6 @@ __all__ = [
     "sample_toy_parameter",
     "sample_values",
     "toy_mdp",
-    "unroll",
     "unrolled_values",
     "value_distribution_backup",
     "value_distribution_iteration",

@@ -144,6 +144,33 @@ def value_distribution_samples(
     return values
 
 
+def unrolled_values(process: MarkovRewardProcess, horizon: int) -> Tensor:
+    """Values of each state with ``k`` steps left, for k = 0 to ``horizon``, by backward recursion (Appendix A).
+
+    Args:
+        process: reward processes of batch shape ``[*B]``; the same dynamics hold at all steps.
+        horizon: number of steps ``H``.
+
+    Returns:
+        Values, in units of return, shape ``[H + 1, *B, S]``; the entry at ``k`` holds those of the MDP unrolled for
+        ``k`` steps, in which no state is visited twice, as the theory assumes.
+
+    Raises:
+        ValueError: if ``horizon`` is negative.
+
+    Examples:
+        >>> loop = MarkovRewardProcess(torch.ones(1, 1), torch.ones(1), gamma=0.5)
+        >>> unrolled_values(loop, horizon=3).flatten()
+        tensor([0.0000, 1.0000, 1.5000, 1.7500])
+    """
+    if horizon < 0:
+        raise ValueError(f"horizon must not be negative, got {horizon}.")
+    values = [torch.zeros_like(process.rewards)]
+    for _ in range(horizon):
+        values.append(bellman_targets(values[-1].unsqueeze(-1), process).squeeze(-1))
+    return torch.stack(values)
+
+
 def _check_batch(processes: MarkovRewardProcess) -> None:
     if not processes.batch_shape:
         raise ValueError("processes must be a batch of shape [Q, *B]: got a single process.")

@@ -20,8 +20,6 @@ class DirichletPosterior:
 
     Args:
         concentration: non-negative, dimensionless, shape ``[*B, S, A, S]``; each row has a positive entry.
-        shared_noise: draw the elements of the batch with common random numbers. Each keeps its own distribution;
-            they vary together, and posteriors that share a prior cost hardly more than one of them.
 
     Raises:
         ValueError: if a concentration is negative or not finite, or a row is zero.
@@ -36,7 +34,6 @@ class DirichletPosterior:
     """
 
     concentration: Tensor
-    shared_noise: bool = False
 
     def __post_init__(self) -> None:
         shape = self.concentration.shape
@@ -55,7 +52,6 @@ class DirichletPosterior:
         *,
         concentration: float = 1.0,
         terminal_states: tuple[int, ...] = (),
-        shared_noise: bool = False,
         device=None,
     ) -> DirichletPosterior:
         """A symmetric prior, float64: ``concentration`` for every successor, and absorbing terminal states."""
@@ -63,7 +59,7 @@ class DirichletPosterior:
         for state in terminal_states:
             table[state] = 0.0
             table[state, :, state] = 1.0
-        return cls(table, shared_noise)
+        return cls(table)
 
     def update(self, statistics: TransitionStatistics) -> DirichletPosterior:
         """The posterior after ``statistics``: counts add to the concentrations of successors that are possible."""
@@ -82,20 +78,7 @@ class DirichletPosterior:
         With deterministic actions ``policy``, ``[S]`` or ``[*B, S]``, only their rows are drawn: ``[*Q, *B, S, S]``.
         """
         table = self.concentration if policy is None else select_actions(self.concentration, policy, 1)
-        batch_dims = self.concentration.dim() - 3
-        if not self.shared_noise or batch_dims == 0:
-            return _log_gamma_draws(table.expand(*sample_shape, *table.shape), generator).softmax(-1)
-        # Gamma(a + b) = Gamma(a) + Gamma(b): the part all elements have in common is drawn once, the rest is sparse
-        common = table.flatten(0, batch_dims - 1).amin(0)
-        extra = table - common
-        where = extra.nonzero(as_tuple=True)
-        log_draws = _log_gamma_draws(common.expand(*sample_shape, *common.shape), generator)
-        log_draws = log_draws.reshape(*sample_shape, *(1,) * batch_dims, *common.shape)
-        log_draws = log_draws.repeat(*(1,) * len(sample_shape), *table.shape[:batch_dims], *(1,) * common.dim())
-        log_extra = _log_gamma_draws(extra[where].expand(*sample_shape, -1), generator)
-        index = (..., *where)
-        log_draws[index] = torch.logaddexp(log_draws[index], log_extra)
-        return log_draws.softmax(-1)
+        return _log_gamma_draws(table.expand(*sample_shape, *table.shape), generator).softmax(-1)
 
 
 def _log_gamma_draws(shape_parameter: Tensor, generator) -> Tensor:

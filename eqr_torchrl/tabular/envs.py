@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -12,8 +10,6 @@ from torchrl.data import Categorical, Composite
 from torchrl.envs import EnvBase
 
 from eqr_torchrl.tabular.mdp import MDP
-from eqr_torchrl.tabular.nroom import nroom_mdp
-from eqr_torchrl.tabular.toy import toy_mdp
 
 
 class MDPEnv(EnvBase):
@@ -31,9 +27,11 @@ class MDPEnv(EnvBase):
         ValueError: if ``mdp`` is a batch and ``batch_size`` is given, or the initial state is terminal.
 
     Examples:
+        >>> from eqr_torchrl.tabular import nroom_mdp
         >>> env = MDPEnv(nroom_mdp(), batch_size=(3,))
-        >>> env.rollout(5)["observation"].shape
-        torch.Size([3, 5])
+        >>> to_the_right = lambda td: td.set("action", torch.ones(3, dtype=torch.long))
+        >>> env.rollout(20, to_the_right)["next", "reward"][0].flatten()
+        tensor([0.0100, 0.0000, 0.0000, 0.0000, 0.0000, 0.0000, 1.0000])
     """
 
     def __init__(self, mdp: MDP, *, batch_size: tuple[int, ...] = ()) -> None:
@@ -74,33 +72,3 @@ class MDPEnv(EnvBase):
     def _set_seed(self, seed: int | None) -> None:
         if seed is not None:
             self._generator.manual_seed(seed)
-
-
-class ToyMDP(MDPEnv):
-    """:func:`toy_mdp` as an environment; ``batch_size`` as for :class:`MDPEnv`.
-
-    Examples:
-        >>> ToyMDP(beta=0.0, x=0.0).rollout(10)["observation"]
-        tensor([0, 1])
-    """
-
-    def __init__(
-        self, beta: float | Tensor, x: float | Tensor, *, gamma: float = 0.99, batch_size: tuple[int, ...] = ()
-    ) -> None:
-        super().__init__(toy_mdp(beta, x, gamma=gamma), batch_size=batch_size)
-
-
-class NRoom(MDPEnv):
-    """:func:`nroom_mdp` as an environment, with its arguments; ``batch_size`` as for :class:`MDPEnv`.
-
-    Examples:
-        >>> env = NRoom()
-        >>> to_the_right = lambda td: td.set("action", torch.tensor(1))
-        >>> env.rollout(20, to_the_right)["next", "reward"].flatten()
-        tensor([0.0100, 0.0000, 0.0000, 0.0000, 0.0000, 0.0000, 1.0000])
-    """
-
-    def __init__(
-        self, num_rooms: int = 3, room_size: int = 5, *, batch_size: tuple[int, ...] = (), **options: Any
-    ) -> None:
-        super().__init__(nroom_mdp(num_rooms, room_size, **options), batch_size=batch_size)

@@ -98,9 +98,7 @@ def nroom_mdp(
     return MDP(transitions, rewards, gamma, terminal_states=(end,), initial_state=start)
 
 
-def nroom_prior(
-    num_rooms: int = 3, room_size: int = 5, *, gamma: float = 0.99, shared_noise: bool = False
-) -> ConjugatePosterior:
+def nroom_prior(num_rooms: int = 3, room_size: int = 5, *, gamma: float = 0.99) -> ConjugatePosterior:
     """The prior over MDPs of the paper's grid world, before any data.
 
     Each successor has the Dirichlet concentration ``cells ** -0.5``, walls and neighbourhood being unknown; mean
@@ -110,7 +108,6 @@ def nroom_prior(
         num_rooms: as for :func:`nroom_mdp`.
         room_size: as for :func:`nroom_mdp`.
         gamma: discount.
-        shared_noise: see :class:`DirichletPosterior`.
 
     Examples:
         >>> round(float(nroom_prior().transitions.concentration[0, 0, 0]), 5)
@@ -119,9 +116,7 @@ def nroom_prior(
     num_cells = len(nroom_cells(num_rooms, room_size))
     table, end = (num_cells + 1, len(_MOVES)), (num_cells,)
     start = nroom_cells(num_rooms, room_size).index(_centre(num_rooms // 2, room_size))
-    transitions = DirichletPosterior.prior(
-        *table, concentration=num_cells**-0.5, terminal_states=end, shared_noise=shared_noise
-    )
+    transitions = DirichletPosterior.prior(*table, concentration=num_cells**-0.5, terminal_states=end)
     rewards = NormalPosterior.prior(*table, terminal_states=end)
     return ConjugatePosterior(transitions, rewards, gamma, end, start)
 

@@ -59,8 +59,8 @@ def psrl(
         ValueError: if ``num_episodes`` or ``horizon`` is not positive.
 
     Examples:
-        >>> from eqr_torchrl.tabular import NRoom, nroom_prior
-        >>> env = NRoom(left_prize_ends_episode=True, batch_size=(2,))
+        >>> from eqr_torchrl.tabular import MDPEnv, nroom_mdp, nroom_prior
+        >>> env = MDPEnv(nroom_mdp(left_prize_ends_episode=True), batch_size=(2,))
         >>> result = psrl(env, nroom_prior(), num_episodes=3, horizon=15, true_mdp=env.mdp)
         >>> result.regret.shape
         torch.Size([3, 2])

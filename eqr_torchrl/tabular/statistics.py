@@ -57,8 +57,8 @@ def count_transitions(trajectories: TensorDictBase, num_states: int, num_actions
         ValueError: if a state or action is out of range or not an integer, or there is no time dimension.
 
     Examples:
-        >>> from eqr_torchrl.tabular import ToyMDP
-        >>> rollout = ToyMDP(beta=0.0, x=1.0).rollout(10)  # s0 -> s2 -> s3
+        >>> from eqr_torchrl.tabular import MDPEnv, toy_mdp
+        >>> rollout = MDPEnv(toy_mdp(beta=0.0, x=1.0)).rollout(10)  # s0 -> s2 -> s3
         >>> count_transitions(rollout, num_states=4, num_actions=1).counts[:, 0].nonzero().tolist()
         [[0, 2], [2, 3]]
     """

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from eqr_torchrl import tabular
 from eqr_torchrl.functional import quantile_projection, wasserstein_distance
 from eqr_torchrl.tabular import (
-    NRoom,
+    MDPEnv,
     TransitionStatistics,
     count_transitions,
     epistemic_quantile_regression,
@@ -61,7 +61,7 @@ def nroom(
     mdp = nroom_mdp()
     start = mdp.initial_state
     policy, _ = policy_iteration(nroom_mdp(left_prize_ends_episode=True))
-    posterior = nroom_prior(shared_noise=True).update(follow(policy, snapshots, horizon))  # [P]
+    posterior = nroom_prior().update(follow(policy, snapshots, horizon))  # [P]
     values = sample_values(posterior, policy, num_reference, generator=generator)[..., start].T  # [P, Q]
     truth, reference = (quantile_projection(v, num_quantiles) for v in (values[:, :num_truth], values))  # [P, N]
     with tqdm(total=num_iterations, disable=not progress, unit="iteration") as bar:
@@ -111,7 +111,7 @@ def nroom(
 def psrl(generator: torch.Generator, progress: bool, *, num_episodes: int, horizon: int, num_runs: int) -> Findings:
     """PSRL finds the way to the prize."""
     check_counts(num_episodes=num_episodes, horizon=horizon, num_runs=num_runs)
-    env = NRoom(left_prize_ends_episode=True, batch_size=(num_runs,))
+    env = MDPEnv(nroom_mdp(left_prize_ends_episode=True), batch_size=(num_runs,))
     env.set_seed(generator.initial_seed())
     options = {"num_episodes": num_episodes, "horizon": horizon, "true_mdp": env.mdp, "generator": generator}
     with tqdm(total=num_episodes, disable=not progress, unit="episode") as bar:
@@ -135,7 +135,7 @@ def psrl(generator: torch.Generator, progress: bool, *, num_episodes: int, horiz
 
 def follow(policy: Tensor, snapshots: Sequence[int], horizon: int) -> TransitionStatistics:
     """What the grid world shows to ``policy`` in its first episodes, up to each snapshot: batch shape ``[P]``."""
-    env = NRoom(batch_size=(max(snapshots),))
+    env = MDPEnv(nroom_mdp(), batch_size=(max(snapshots),))
     episodes = env.rollout(horizon, lambda td: td.set("action", policy[td["observation"]]), break_when_any_done=False)
     seen = count_transitions(episodes, env.mdp.num_states, env.mdp.num_actions)
     last = torch.tensor(snapshots) - 1

@@ -7,6 +7,7 @@ from eqr_torchrl.functional import quantile_projection
 from eqr_torchrl.tabular import (
     MarkovRewardProcess,
     bellman_targets,
+    nroom_mdp,
     toy_mdp,
     unrolled_values,
     value_distribution_backup,
@@ -35,6 +36,17 @@ def test_samples_without_uncertainty_are_the_finite_horizon_values(generator):
     torch.testing.assert_close(samples, unrolled_values(process, 6)[-1])
 
 
+def test_unrolled_values_are_sums_of_discounted_rewards(generator):
+    process = toy_mdp(0.9, torch.rand(3, generator=generator)).under(NO_CHOICE)
+    # sum over t < k of gamma^t P^t r
+    terms = [0.99**t * process.transitions.matrix_power(t) @ process.rewards.unsqueeze(-1) for t in range(7)]
+    expected = torch.stack([torch.zeros_like(process.rewards)] + [t.squeeze(-1) for t in terms]).cumsum(0)
+    torch.testing.assert_close(unrolled_values(process, 7), expected)
+    # in the grid world the prize needs seven steps
+    values = unrolled_values(nroom_mdp().under(torch.ones(78, dtype=torch.long)), 7)[:, 38]
+    assert values[6:].tolist() == pytest.approx([0.01, 0.01 + 0.99**6])
+
+
 def test_iteration_stops_at_a_fixed_point(generator):
     process = toy_mdp(0.9, torch.rand(50, generator=generator)).under(NO_CHOICE)
     coarse, fine = (value_distribution_iteration(process, num_quantiles=5, tolerance=t) for t in (1e-2, 1e-10))
@@ -51,6 +63,7 @@ def test_iteration_stops_at_a_fixed_point(generator):
         (lambda p: value_distribution_samples(p, num_iterations=-1), "num_iterations"),
         (lambda p: value_distribution_samples(p, num_iterations=1, coupling="own"), "coupling"),
         (lambda p: value_distribution_samples(p[0], num_iterations=1), "batch"),
+        (lambda p: unrolled_values(p, -1), "horizon must not be negative, got -1"),
     ],
 )
 def test_errors_name_the_argument(call, message):

@@ -7,8 +7,6 @@ from torchrl.envs.utils import check_env_specs
 
 from eqr_torchrl.tabular import (
     MDPEnv,
-    NRoom,
-    ToyMDP,
     count_transitions,
     nroom_cells,
     nroom_mdp,
@@ -22,12 +20,12 @@ LEFT, RIGHT, DOWN, UP = range(4)
 @pytest.mark.parametrize(
     "env",
     [
-        ToyMDP(beta=0.5, x=0.5),
-        ToyMDP(beta=0.5, x=0.5, batch_size=(3,)),
-        ToyMDP(beta=torch.tensor([0.1, 0.9]), x=0.5),
-        NRoom(),
-        NRoom(batch_size=(2, 3)),
-        TransformedEnv(NRoom(success_probability=0.9), StepCounter(20)),
+        MDPEnv(toy_mdp(beta=0.5, x=0.5)),
+        MDPEnv(toy_mdp(beta=0.5, x=0.5), batch_size=(3,)),
+        MDPEnv(toy_mdp(beta=torch.tensor([0.1, 0.9]), x=0.5)),
+        MDPEnv(nroom_mdp()),
+        MDPEnv(nroom_mdp(), batch_size=(2, 3)),
+        TransformedEnv(MDPEnv(nroom_mdp(success_probability=0.9)), StepCounter(20)),
     ],
 )
 def test_specs_hold(env):
@@ -36,7 +34,7 @@ def test_specs_hold(env):
 
 
 def test_frequencies_match_the_transition_table():
-    env = ToyMDP(beta=0.7, x=0.2, batch_size=(4000,))
+    env = MDPEnv(toy_mdp(beta=0.7, x=0.2), batch_size=(4000,))
     env.set_seed(0)
     seen = count_transitions(env.rollout(20, break_when_any_done=False), 4, 1).counts.sum(0)[:3]  # never leaves the end
     share = seen / seen.sum(-1, keepdim=True)
@@ -44,9 +42,9 @@ def test_frequencies_match_the_transition_table():
 
 
 def test_each_element_of_a_batch_follows_its_own_mdp():
-    grid = ToyMDP(beta=0.0, x=torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 1.0]]))
+    grid = MDPEnv(toy_mdp(beta=0.0, x=torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 1.0]])))
     assert grid.rollout(2, break_when_any_done=False)["observation"][..., 1].tolist() == [[1, 2, 1], [2, 1, 2]]
-    env = ToyMDP(beta=0.0, x=torch.tensor([0.0, 1.0]))
+    env = MDPEnv(toy_mdp(beta=0.0, x=torch.tensor([0.0, 1.0])))
     rollout = env.rollout(2, break_when_any_done=False)
     assert rollout["observation"].tolist() == [[0, 1], [0, 2]]
     assert rollout["next", "reward"].squeeze(-1).tolist() == [[0.0, 1.0], [0.0, -1.0]]
@@ -54,7 +52,7 @@ def test_each_element_of_a_batch_follows_its_own_mdp():
 
 
 def test_seed_repeats_a_rollout():
-    env = NRoom(success_probability=0.5, batch_size=(5,))
+    env = MDPEnv(nroom_mdp(success_probability=0.5), batch_size=(5,))
     policy = lambda td: td.set("action", torch.ones(5, dtype=torch.long))  # noqa: E731
     runs = []
     for seed in (3, 3, 4):
@@ -65,7 +63,7 @@ def test_seed_repeats_a_rollout():
 
 
 def test_the_prize_is_paid_and_the_episode_ended_on_leaving():
-    env = NRoom()
+    env = MDPEnv(nroom_mdp())
     rollout = env.rollout(20, lambda td: td.set("action", torch.tensor(RIGHT)))
     assert rollout["observation"].tolist() == [38, 39, 40, 41, 42, 43, 44]
     assert rollout["next", "terminated"].flatten().tolist() == [False] * 6 + [True]

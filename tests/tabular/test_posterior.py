@@ -24,10 +24,9 @@ def statistics(rewards: list[float], *, states: int = 1) -> TransitionStatistics
     return TransitionStatistics(counts, sums)
 
 
-@pytest.mark.parametrize("shared_noise", [False, True])
-def test_dirichlet_moments(generator, shared_noise):
+def test_dirichlet_moments(generator):
     table = torch.tensor([[0.3, 0.0, 2.0], [1.0, 4.0, 0.5], [0.1, 0.1, 0.1]], dtype=torch.float64).unsqueeze(1)
-    posterior = DirichletPosterior(torch.stack([table, table + 3.0 * (table > 0)]), shared_noise)
+    posterior = DirichletPosterior(torch.stack([table, table + 3.0 * (table > 0)]))
     draws = posterior.sample((20_000,), generator=generator)
     assert draws.shape == (20_000, 2, 3, 1, 3)
     torch.testing.assert_close(draws.sum(-1), torch.ones_like(draws[..., 0]))
@@ -37,15 +36,6 @@ def test_dirichlet_moments(generator, shared_noise):
     torch.testing.assert_close(draws.mean(0), mean, atol=0.01, rtol=0)
     torch.testing.assert_close(draws.var(0), mean * (1 - mean) / (total + 1), atol=0.005, rtol=0)
     torch.testing.assert_close(posterior.mean(), mean)
-
-
-def test_shared_noise_couples_the_batch_only(generator):
-    table = torch.full((2, 1, 2), 2.0, dtype=torch.float64)
-    posterior = DirichletPosterior(torch.stack([table, table]), shared_noise=True)
-    draws = posterior.sample((50,), generator=generator)
-    assert torch.equal(draws[:, 0], draws[:, 1])
-    assert not torch.equal(draws[0], draws[1])
-    assert not torch.equal(draws[:, 0, 0], draws[:, 0, 1])
 
 
 def test_tiny_concentrations_do_not_underflow(generator):

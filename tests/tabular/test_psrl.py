@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eqr_torchrl.tabular import NRoom, nroom_prior, policy_values, psrl
+from eqr_torchrl.tabular import MDPEnv, nroom_mdp, nroom_prior, policy_values, psrl
 
 
 def test_psrl_finds_the_prize_of_a_corridor(generator):
     # with gamma = 0.9 the prize, 0.01 + 0.9^2, is worth more than bumping into a wall at the start for ever, 0.1
-    env = NRoom(room_size=1, left_prize_ends_episode=True, gamma=0.9, batch_size=(4,))
+    env = MDPEnv(nroom_mdp(room_size=1, left_prize_ends_episode=True, gamma=0.9), batch_size=(4,))
     env.set_seed(0)
     made = []
     result = psrl(
@@ -32,7 +32,7 @@ def test_psrl_finds_the_prize_of_a_corridor(generator):
 
 
 def test_runs_of_a_batch_are_independent(generator):
-    env = NRoom(batch_size=(3,))
+    env = MDPEnv(nroom_mdp(), batch_size=(3,))
     result = psrl(env, nroom_prior(), num_episodes=2, horizon=10, generator=generator)
     assert result.regret is None
     assert not torch.equal(result.policy[0], result.policy[1])
@@ -42,7 +42,7 @@ def test_runs_of_a_batch_are_independent(generator):
 
 
 def test_single_run_counts_every_step_once(generator):
-    result = psrl(NRoom(), nroom_prior(), num_episodes=1, horizon=7, generator=generator)
+    result = psrl(MDPEnv(nroom_mdp()), nroom_prior(), num_episodes=1, horizon=7, generator=generator)
     added = result.posterior.transitions.concentration - nroom_prior().transitions.concentration
     assert float(added.sum()) == pytest.approx(7)
 
@@ -50,4 +50,4 @@ def test_single_run_counts_every_step_once(generator):
 @pytest.mark.parametrize("name", ["num_episodes", "horizon"])
 def test_errors_name_the_argument(name):
     with pytest.raises(ValueError, match=name):
-        psrl(NRoom(), nroom_prior(), **{"num_episodes": 1, "horizon": 1, name: 0})
+        psrl(MDPEnv(nroom_mdp()), nroom_prior(), **{"num_episodes": 1, "horizon": 1, name: 0})

@@ -144,7 +144,7 @@ def test_values_of_the_grid_world_spread_as_published(script, generator):
     policy, _ = policy_iteration(nroom_mdp(left_prize_ends_episode=True))
     from tabular_studies.nroom import follow  # importable once the script is
 
-    posterior = nroom_prior(shared_noise=True).update(follow(policy, [1, 10, 100], 20))
+    posterior = nroom_prior().update(follow(policy, [1, 10, 100], 20))
     values = sample_values(posterior, policy, 1000, generator=generator)[..., 38]
     for column, (mean, std) in enumerate([(0.62, 4.88), (0.72, 3.08), (0.92, 0.58)]):
         assert float(values[:, column].mean()) == pytest.approx(mean, abs=0.15 * std)
