@@ -25,6 +25,7 @@ class EpisodeRow(TypedDict):
     episode: int
     episode_return: float
     episode_length: int
+    terminated: int
 
 
 _ENDLESS = 20_000  # steps
@@ -45,19 +46,21 @@ def evaluate(
     and Python are restored at the end, also after an error.
 
     Args:
-        env: one environment: batch size ``[]`` or ``[1]``. The one that collects data would lose its episode.
+        env: one environment, or a batch of them such as a ``SerialEnv`` or ``ParallelEnv``, which runs an episode in
+            each at a time. The one that collects data would lose its episode.
         policy: reads ``observation``, writes ``action``. Modules are run in eval mode and without gradients.
-        num_episodes: episodes to run.
+        num_episodes: episodes to run. If it is no multiple of the batch, the last ones of the batch are left out.
         max_steps: longest episode, in environment steps. Defaults to ``None``: the environment must end each itself.
         seed: seeds the environment and the global generators for the duration of this call. Defaults to ``None``: the
             environment's own generator continues.
 
     Returns:
-        One row per episode: ``episode`` from 0, ``episode_return`` in units of reward, ``episode_length`` in steps. An
-        episode that :class:`~eqr_torchrl.lab.envs.NonFiniteGuard` cuts has the return up to that step.
+        One row per episode: ``episode`` from 0, ``episode_return`` in units of reward, ``episode_length`` in steps, and
+        ``terminated``: 1 if the environment ended it, such as at a safety limit; 0 if a time limit, ``max_steps`` or
+        :class:`~eqr_torchrl.lab.envs.NonFiniteGuard` truncated it, which leaves the return up to that step.
 
     Raises:
-        ValueError: if ``num_episodes`` or ``max_steps`` is not positive, or ``env`` holds more than one environment.
+        ValueError: if ``num_episodes`` or ``max_steps`` is not positive.
         RuntimeError: if ``max_steps`` is ``None`` and an episode has not ended after 20,000 steps.
 
     Examples:
@@ -68,8 +71,6 @@ def evaluate(
         raise ValueError(f"num_episodes must be positive: got {num_episodes}.")
     if max_steps is not None and max_steps < 1:
         raise ValueError(f"max_steps must be positive or None: got {max_steps}.")
-    if env.batch_size.numel() != 1:
-        raise ValueError(f"env must hold one environment: got batch size {list(env.batch_size)}.")
 
     modules = [module for module in (env, policy) if isinstance(module, nn.Module)]
     rows: list[EpisodeRow] = []
@@ -81,23 +82,24 @@ def evaluate(
     ):
         if seed is not None:
             env.set_seed(seed % 2**32)  # numpy, and so DeepMind Control, takes no larger ones
-        for episode in range(num_episodes):
-            episode_return, length = _run_episode(env, policy, max_steps)
-            rows.append({"episode": episode, "episode_return": episode_return, "episode_length": length})
-    return rows
+        while len(rows) < num_episodes:
+            rows += _run_episodes(env, policy, max_steps, first=len(rows))
+    return rows[:num_episodes]
 
 
-def _run_episode(
-    env: EnvBase, policy: Callable[[TensorDictBase], TensorDictBase], max_steps: int | None
-) -> tuple[float, int]:
-    """Return and length of one episode; a plain loop, because ``env.rollout`` costs twice as much for each step."""
+def _run_episodes(
+    env: EnvBase, policy: Callable[[TensorDictBase], TensorDictBase], max_steps: int | None, first: int
+) -> list[EpisodeRow]:
+    """One episode in each element of the batch; a plain loop, because ``env.rollout`` costs twice as much a step."""
     policy_device = device_of(policy) if isinstance(policy, nn.Module) else None
     tensordict = env.reset()
-    episode_return, length, done = 0.0, 0, False
-    while not done and length != max_steps:
-        if max_steps is None and length == _ENDLESS:
+    count = env.batch_size.numel()
+    returns, lengths, terminated = [0.0] * count, [0] * count, [0] * count
+    running, step = set(range(count)), 0
+    while running and step != max_steps:
+        if max_steps is None and step == _ENDLESS:
             raise RuntimeError(
-                f"an episode has not ended after {length:,} steps: pass max_episode_steps to make_env (on a command "
+                f"an episode has not ended after {step:,} steps: pass max_episode_steps to make_env (on a command "
                 "line env.max_episode_steps=1000), or max_steps to evaluate."
             )
         if policy_device is not None:
@@ -106,14 +108,23 @@ def _run_episode(
         if env.device is not None:
             tensordict = tensordict.to(env.device)
         tensordict = env.step(tensordict)
-        reward = tensordict["next", "reward"].item()
-        length += 1
-        done = tensordict["next", "done"].any().item()  # terminated or truncated
-        if done and math.isnan(reward) and not tensordict["next", "terminated"].any():  # cut by NonFiniteGuard
-            break
-        episode_return += reward
+        step += 1
+        reward, done, ended = (tensordict["next", key].flatten().tolist() for key in ("reward", "done", "terminated"))
+        for i in list(running):
+            lengths[i] = step
+            if done[i]:  # terminated or truncated
+                running.remove(i)
+                terminated[i] = int(ended[i])
+                if math.isnan(reward[i]) and not ended[i]:  # truncated by NonFiniteGuard
+                    continue
+            returns[i] += reward[i]
         tensordict = step_mdp(tensordict)
-    return episode_return, length
+        if running and any(done):  # a batch is stepped as a whole, until its last episode ends
+            tensordict = env.maybe_reset(tensordict)
+    return [
+        {"episode": first + i, "episode_return": returns[i], "episode_length": lengths[i], "terminated": terminated[i]}
+        for i in range(count)
+    ]
 
 
 def device_of(module: nn.Module) -> torch.device | None:
@@ -126,7 +137,7 @@ def evaluation_mode(*modules: nn.Module) -> Iterator[None]:
     """Eval mode and frozen running statistics, each submodule's own setting restored at the end."""
     # `frozen` is how TorchRL's VecNorm transforms stop collecting statistics; they ignore eval mode.
     flags = [(s, name) for module in modules for s in module.modules() for name in ("training", "frozen")]
-    before = [(s, name, getattr(s, name)) for s, name in flags if isinstance(getattr(s, name, None), bool)]
+    before = [(s, name, vars(s)[name]) for s, name in flags if isinstance(vars(s).get(name), bool)]
     try:
         for submodule, name, _ in before:
             setattr(submodule, name, name == "frozen")

@@ -5,10 +5,9 @@ import random
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
-from torchrl.envs import TransformedEnv
+from torchrl.envs import SerialEnv, TransformedEnv
 from torchrl.envs.transforms import VecNormV2
 from torchrl.modules import ProbabilisticActor, TanhNormal
 from toy_env import WalkEnv
@@ -18,7 +17,7 @@ from eqr_torchrl.lab.evaluation import evaluate
 
 
 def constant_policy(action: float):
-    return lambda tensordict: tensordict.set("action", torch.full((1,), action))
+    return lambda tensordict: tensordict.set("action", torch.full((*tensordict.batch_size, 1), action))
 
 
 def draw_from_global_generators():
@@ -34,7 +33,7 @@ def network_policy() -> TensorDictModule:
 def test_episode_ends_on_termination():
     # starts at 0, moves by 1/2: reaches 2 after 4 steps and has then collected 4 * 1/2
     rows = evaluate(WalkEnv(goal=2.0), constant_policy(0.5), num_episodes=2)
-    assert rows == [{"episode": e, "episode_return": 2.0, "episode_length": 4} for e in (0, 1)]
+    assert rows == [{"episode": e, "episode_return": 2.0, "episode_length": 4, "terminated": 1} for e in (0, 1)]
 
 
 def test_episode_ends_on_truncation():
@@ -42,7 +41,17 @@ def test_episode_ends_on_truncation():
         "episode": 0,
         "episode_return": 1.5,
         "episode_length": 3,
+        "terminated": 0,
     }
+
+
+def test_a_batch_runs_its_episodes_side_by_side():
+    # 4 steps of 1/2 to the goal, and 7 steps of 1/2 to the time limit; the shorter one waits for the longer
+    env = SerialEnv(2, [lambda: WalkEnv(goal=2.0), lambda: WalkEnv(time_limit=7)])
+    rows = evaluate(env, constant_policy(0.5), num_episodes=3)
+    assert [tuple(row.values()) for row in rows] == [(0, 2.0, 4, 1), (1, 3.5, 7, 0), (2, 2.0, 4, 1)]
+    one = evaluate(SerialEnv(1, lambda: WalkEnv(goal=2.0)), constant_policy(0.5), max_steps=3)
+    assert [tuple(row.values()) for row in one] == [(0, 1.5, 3, 0)]
 
 
 def test_max_steps_cuts_an_endless_episode():
@@ -70,7 +79,7 @@ def test_episode_that_diverges_has_the_return_up_to_there():
 
     with pytest.warns(RuntimeWarning, match="non-finite"):
         (row,) = evaluate(make_env(Diverging()), constant_policy(0.5))
-    assert row == {"episode": 0, "episode_return": 1.5, "episode_length": 4}
+    assert row == {"episode": 0, "episode_return": 1.5, "episode_length": 4, "terminated": 0}
 
 
 def test_actions_are_the_deterministic_ones():
@@ -173,8 +182,3 @@ def test_no_gradient_is_recorded():
 def test_bad_arguments_are_named(kwargs, message):
     with pytest.raises(ValueError, match=message):
         evaluate(WalkEnv(), constant_policy(0.0), **kwargs)
-
-
-def test_batched_environment_is_refused():
-    with pytest.raises(ValueError, match=r"env must hold one environment: got batch size \[2\]"):
-        evaluate(TensorDict({}, batch_size=[2]), constant_policy(0.0))  # pyright: ignore[reportArgumentType]

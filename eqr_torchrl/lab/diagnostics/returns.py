@@ -11,9 +11,13 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
+from torchrl.modules.distributions.utils import rsample_and_log_prob
 
 from eqr_torchrl.imagination import ModelBasedEnv
 from eqr_torchrl.lab.evaluation import device_of, evaluation_mode, isolated_rng
+
+
+_LOG_PROB = "action_log_prob"
 
 
 class Episodes(NamedTuple):
@@ -69,16 +73,17 @@ def sample_episodes(
         (torch.Size([20]), 0.1216)
     """
     _check(num_episodes=num_episodes, max_steps=max_steps, gamma=gamma, alpha=alpha, deterministic=deterministic)
+    act = _with_log_prob(policy) if alpha else policy
     transitions, returns, tail_weights = [], [], []
     mode = ExplorationType.DETERMINISTIC if deterministic else ExplorationType.RANDOM
     with isolated_rng(seed), evaluation_mode(env, policy), set_exploration_type(mode):
         env.set_seed(seed)
         for _ in range(num_episodes):
             start = env.reset() if reset_fn is None else reset_fn(env)
-            episode = env.rollout(max_steps, policy, auto_cast_to_device=True, auto_reset=False, tensordict=start)
+            episode = env.rollout(max_steps, act, auto_cast_to_device=True, auto_reset=False, tensordict=start)
             reward = episode["next", "reward"].squeeze(-1).to(torch.float64, copy=True)  # [T]
             if alpha:  # the entropy of an action belongs to the state before
-                reward[:-1] -= gamma * alpha * _log_prob(policy, episode)[1:].to(reward)
+                reward[:-1] -= gamma * alpha * episode[_LOG_PROB][1:].to(reward)
             values = [torch.zeros_like(reward[0])]
             for r in reward.flip(0):
                 values.append(r + gamma * values[-1])
@@ -154,16 +159,17 @@ def member_returns(
     state = observation.to(device).repeat_interleave(num_rollouts, 0).expand(M, -1, -1)  # [M, R*P, S]
     value = torch.zeros(M, rows, 1, device=device, dtype=torch.float64)
     alive = torch.ones(M, rows, 1, device=device, dtype=torch.bool)
+    act = _with_log_prob(policy) if alpha else policy
     mode = ExplorationType.DETERMINISTIC if deterministic else ExplorationType.RANDOM
 
     def discounted(t: int, reward: Tensor, tensordict: TensorDictBase) -> Tensor:
         if alpha and t > 0:
-            reward = reward - alpha * _log_prob(policy, tensordict).unsqueeze(-1)
+            reward = reward - alpha * tensordict[_LOG_PROB].unsqueeze(-1)
         return gamma**t * torch.where(alive, reward, 0.0)
 
     with isolated_rng(seed), evaluation_mode(world_model, policy), set_exploration_type(mode):
         for t in range(horizon):
-            tensordict = policy(TensorDict({"observation": state}, [M, rows]))
+            tensordict = act(TensorDict({"observation": state}, [M, rows]))
             noise = torch.randn(M, rows, 1, world_model.noise_dim, device=device, dtype=state.dtype)
             next_state, reward, terminated = (
                 x.squeeze(2) for x in model_env.transition(state, tensordict["action"], noise)
@@ -172,18 +178,25 @@ def member_returns(
             alive = alive & ~terminated
             state = torch.where(alive, next_state, state)  # a finished row stays where it is, finite
         if final_value is not None:
-            tensordict = policy(TensorDict({"observation": state}, [M, rows]))
+            tensordict = act(TensorDict({"observation": state}, [M, rows]))
             value += discounted(horizon, final_value(tensordict).unsqueeze(-1), tensordict)
     returns, weight = (x.squeeze(-1).unflatten(1, (-1, num_rollouts)) for x in (value, gamma**horizon * alive))
     return MemberReturns(returns.movedim(0, 1).float(), weight.movedim(0, 1).float())
 
 
-def _log_prob(policy: TensorDictModuleBase, tensordict: TensorDictBase) -> Tensor:
-    get_dist = getattr(policy, "get_dist", None)
+def _with_log_prob(policy: TensorDictModuleBase) -> Callable[[TensorDictBase], TensorDictBase]:
+    """The policy, which also writes the log-density of the action that it samples, shape ``[*B]``."""
+    get_dist, device = getattr(policy, "get_dist", None), device_of(policy)
     if get_dist is None:
         raise ValueError(f"policy must have get_dist for an entropy bonus (alpha > 0), got {type(policy).__name__}.")
-    tensordict = tensordict.select("observation", "action").to(device_of(policy) or tensordict.device)
-    return get_dist(tensordict).log_prob(tensordict["action"])
+
+    def act(tensordict: TensorDictBase) -> TensorDictBase:
+        inputs = tensordict.select(*policy.in_keys)
+        # together, as in the losses: a saturated action, which float32 rounds to its bound, has lost its log-density
+        action, log_prob = rsample_and_log_prob(get_dist(inputs if device is None else inputs.to(device)))
+        return tensordict.update({"action": action, _LOG_PROB: log_prob})
+
+    return act
 
 
 def _check(*, gamma: float, alpha: float, deterministic: bool, **counts: int) -> None:

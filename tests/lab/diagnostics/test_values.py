@@ -26,12 +26,15 @@ def critic() -> TensorDictModule:
     )
 
 
-def test_value_quantiles_use_the_squashed_action():
+def tanh_policy(loc: float, scale: float) -> ProbabilisticActor:
     parameters = TensorDictModule(
-        lambda s: (0 * s + 3.0, 0 * s + 1.0), in_keys=["observation"], out_keys=["loc", "scale"]
+        lambda s: (0 * s + loc, 0 * s + scale), in_keys=["observation"], out_keys=["loc", "scale"]
     )
-    policy = ProbabilisticActor(parameters, in_keys=["loc", "scale"], distribution_class=TanhNormal)
-    quantiles = value_quantiles(critic(), policy, torch.tensor([[5.0]]))
+    return ProbabilisticActor(parameters, in_keys=["loc", "scale"], distribution_class=TanhNormal)
+
+
+def test_value_quantiles_use_the_squashed_action():
+    quantiles = value_quantiles(critic(), tanh_policy(3.0, 1.0), torch.tensor([[5.0]]))
     assert quantiles[0].tolist() == pytest.approx([5 + 2 * math.tanh(3) + d for d in (-1, 0, 1)], rel=1e-5)
 
 
@@ -125,6 +128,24 @@ def test_returns_to_go_contain_the_entropy_of_later_actions():
     plain = TensorDictModule(lambda s: 0 * s, in_keys=["observation"], out_keys=["action"])
     with pytest.raises(ValueError, match="policy must have get_dist"):
         sample_episodes(WalkEnv(time_limit=2), plain, num_episodes=1, max_steps=9, gamma=0.5, alpha=0.2)
+
+
+def test_the_entropy_of_saturated_actions_is_that_of_the_distribution():
+    # of tanh(u), u ~ N(6, 25): log(5 sqrt(2 pi e)) + E log(1 - tanh(u)^2), where log(1 - tanh(u)^2) is
+    # 2 (log 2 - |u| - log(1 + exp(-2 |u|))). An action that float32 rounds to 1 cannot tell its u any more.
+    u = 6 + 5 * torch.distributions.Normal(0.0, 1.0).icdf((torch.arange(100_000).double() + 0.5) / 100_000)
+    log_slope = 2 * (math.log(2) - u.abs() - torch.log1p(torch.exp(-2 * u.abs())))
+    entropy = 0.5 * math.log(2 * math.pi * math.e * 25) + log_slope.mean().item()
+    assert entropy == pytest.approx(-8.78, abs=0.01)
+    policy = tanh_policy(6.0, 5.0)
+    options = {"horizon": 1, "gamma": 1.0, "num_rollouts": 20_000, "final_value": lambda td: torch.zeros(td.batch_size)}
+    imagined = member_values(model_env(), policy, torch.zeros(1, 1), alpha=1.0, **options)
+    torch.testing.assert_close(imagined, torch.full((1, 3), entropy), atol=0.3, rtol=0)  # 3 of 9.4 / sqrt(20000)
+    (soft,), (hard,) = (
+        sample_episodes(WalkEnv(time_limit=400), policy, num_episodes=1, max_steps=400, gamma=1.0, alpha=a).returns
+        for a in (1.0, 0.0)
+    )
+    assert ((soft - hard)[0] / 399).item() == pytest.approx(entropy, abs=1.4)  # 3 of 9.4 / sqrt(399)
 
 
 def test_episodes_start_where_told():
