@@ -46,7 +46,7 @@ class Snapshot(NamedTuple):
 def look(run: Path, env_steps: int) -> Snapshot:
     """Everything about one checkpoint of a run."""
     agent = load_agent(checkpoint_path(run, env_steps))
-    actor, critic, gamma = agent.actor, agent.critic, agent.settings.gamma
+    actor, critic, gamma = agent.actor, agent.critic, agent.settings["gamma"]
     steps = 2 * math.ceil(math.log(TAIL) / math.log(gamma))
     env: Any = agent.make_env(max_episode_steps=steps)
     model_env = agent.make_model_env(env)

@@ -17,9 +17,10 @@ import math
 import statistics
 import sys
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
+from omegaconf import OmegaConf
 from tensordict import TensorDictBase
 
 from eqr_torchrl.lab.diagnostics import (
@@ -70,7 +71,8 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     args = parse_arguments()
     agent = load_agent(args.source)
-    cfg, folder, actor, critic, alpha = agent.settings, agent.folder, agent.actor, agent.critic, agent.alpha
+    cfg: Any = OmegaConf.create(agent.settings)
+    folder, actor, critic, alpha = agent.folder, agent.actor, agent.critic, agent.alpha
     steps = 2 * math.ceil(math.log(TAIL) / math.log(cfg.gamma))  # the first half has small tails
     env = agent.make_env(max_episode_steps=steps)
     model_env = agent.make_model_env(env)

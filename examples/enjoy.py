@@ -39,7 +39,7 @@ def main() -> None:
             raise ValueError(f"--{name.replace('_', '-')} must be positive, got {getattr(args, name)}.")
 
     agent = load_agent(args.source)
-    is_dmc = str(agent.settings.env.get("name", "")).startswith("dmc/")
+    is_dmc = str(agent.settings["env"].get("name", "")).startswith("dmc/")
     filming = {} if args.video is None or is_dmc else {"render_mode": "rgb_array"}
     try:
         env = agent.make_env(seed=args.seed, **filming)

@@ -8,12 +8,15 @@ python examples/eqr_sac.py utility=optimistic algorithm=qr_mbpo     # another ut
 from __future__ import annotations
 
 import warnings
+from contextlib import ExitStack, closing
+from typing import Any
 
 import torch
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torchrl import torchrl_logger
 from torchrl.collectors import Collector
+from torchrl.envs import EnvBase
 from torchrl.objectives import SoftUpdate
 
 from eqr_torchrl.imagination import TRANSITION_KEYS, make_replay_buffer
@@ -23,7 +26,7 @@ from eqr_torchrl.lab.envs import TerminationGuard, import_by_name, reward_bounds
 from eqr_torchrl.lab.evaluation import evaluate
 from eqr_torchrl.lab.memory import check_memory
 from eqr_torchrl.lab.recipes import CONFIGS
-from eqr_torchrl.lab.runs import LoopSettings, Run, run_hydra
+from eqr_torchrl.lab.runs import LoopSettings, Run, run_hydra, seed_everything
 from eqr_torchrl.objectives import make_update
 
 warnings.filterwarnings("ignore", category=DeprecationWarning, module="torchrl")
@@ -31,12 +34,19 @@ torchrl_logger.setLevel("WARNING")
 
 
 def main(cfg: DictConfig) -> float | None:
-    """Trains one agent; returns the mean return of its last evaluation, ``None`` if the run was finished before."""
-    run = Run(cfg)  # checks the settings and seeds; nothing is on the disk yet
-    env, eval_env = instantiate(cfg.env, seed=cfg.seed), instantiate(cfg.env, seed=cfg.seed)
+    """Trains one agent; returns the mean return of its last evaluation, ``None`` without one and of a finished run."""
+    seed_everything(cfg.seed)
+    with ExitStack() as stack:  # environments are closed at the end, after errors too
+        number = 1 if cfg.eval_every is None else 2
+        return train(cfg, *(stack.enter_context(closing(instantiate(cfg.env, seed=cfg.seed))) for _ in range(number)))
 
+
+def train(cfg: DictConfig, env: EnvBase, eval_env: EnvBase | None = None) -> float | None:
+    """The loop of Algorithm 2; evaluations, if any, have an environment of their own."""
     if cfg.reward_bounds == "auto":
         cfg.reward_bounds = reward_bounds(env)  # None: unknown
+    config: Any = OmegaConf.to_container(cfg, resolve=True)
+    run = Run(LoopSettings.of(config), labels=config["labels"], logger=config["logger"], config=config)
 
     # The parts
     actor = instantiate(cfg.actor, env).to(cfg.device)
@@ -81,7 +91,8 @@ def main(cfg: DictConfig) -> float | None:
         env=env, policy=actor, loss=loss, optimizer=optimizer, world_model=world_model, fit=fit,
         replay=replay, model_buffer=model_buffer,
     )  # fmt: skip
-    run.evaluate_with(lambda num_episodes, seed: evaluate(eval_env, actor, num_episodes=num_episodes, seed=seed))
+    if eval_env is not None:
+        run.evaluate_with(lambda num_episodes, seed: evaluate(eval_env, actor, num_episodes=num_episodes, seed=seed))
     with run:
         for step in run.steps():  # negative in the warm-up, with the initial policy
             replay.extend(next(transitions).select(*TRANSITION_KEYS))  # act
@@ -95,7 +106,7 @@ def main(cfg: DictConfig) -> float | None:
 
     if run.last_return is not None:
         plot_learning_curve(run.folder, run.folder / "figures" / "learning_curve.png")
-        states = torch.stack([eval_env.reset()["observation"] for _ in range(3)])
+        states = torch.stack([env.reset()["observation"] for _ in range(3)])
         quantiles = value_quantiles(critics[0], actor, states)
         if quantiles.shape[-1] > 1:
             labels = [f"initial state {i + 1}" for i in range(3)]

@@ -8,11 +8,14 @@ python examples/sac.py critic=quantile loss=epistemic_quantile labels.algorithm=
 from __future__ import annotations
 
 import warnings
+from contextlib import ExitStack, closing
+from typing import Any
 
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torchrl import torchrl_logger
 from torchrl.collectors import Collector
+from torchrl.envs import EnvBase
 from torchrl.objectives import SoftUpdate
 
 from eqr_torchrl.imagination import TRANSITION_KEYS, make_replay_buffer
@@ -20,7 +23,7 @@ from eqr_torchrl.lab.comparison import plot_learning_curve
 from eqr_torchrl.lab.evaluation import evaluate
 from eqr_torchrl.lab.memory import check_memory
 from eqr_torchrl.lab.recipes import CONFIGS
-from eqr_torchrl.lab.runs import LoopSettings, Run, run_hydra
+from eqr_torchrl.lab.runs import LoopSettings, Run, run_hydra, seed_everything
 from eqr_torchrl.objectives import make_update
 
 warnings.filterwarnings("ignore", category=DeprecationWarning, module="torchrl")
@@ -28,9 +31,17 @@ torchrl_logger.setLevel("WARNING")
 
 
 def main(cfg: DictConfig) -> float | None:
-    """Trains one agent; returns the mean return of its last evaluation, ``None`` if the run was finished before."""
-    run = Run(cfg)  # checks the settings and seeds; nothing is on the disk yet
-    env, eval_env = instantiate(cfg.env, seed=cfg.seed), instantiate(cfg.env, seed=cfg.seed)
+    """Trains one agent; returns the mean return of its last evaluation, ``None`` without one and of a finished run."""
+    seed_everything(cfg.seed)
+    with ExitStack() as stack:  # environments are closed at the end, after errors too
+        number = 1 if cfg.eval_every is None else 2
+        return train(cfg, *(stack.enter_context(closing(instantiate(cfg.env, seed=cfg.seed))) for _ in range(number)))
+
+
+def train(cfg: DictConfig, env: EnvBase, eval_env: EnvBase | None = None) -> float | None:
+    """The loop; evaluations, if any, have an environment of their own."""
+    config: Any = OmegaConf.to_container(cfg, resolve=True)
+    run = Run(LoopSettings.of(config), labels=config["labels"], logger=config["logger"], config=config)
     actor = instantiate(cfg.actor, env).to(cfg.device)
     critics = [instantiate(cfg.critic, env).to(cfg.device) for _ in range(cfg.loss.num_qvalue_nets)]
     print(check_memory("D", cfg.replay_capacity, env.fake_tensordict().select(*TRANSITION_KEYS), device=cfg.device))
@@ -46,7 +57,8 @@ def main(cfg: DictConfig) -> float | None:
 
     transitions = run.watch(collector)
     run.keep(env=env, policy=actor, loss=loss, optimizer=optimizer, replay=replay)
-    run.evaluate_with(lambda num_episodes, seed: evaluate(eval_env, actor, num_episodes=num_episodes, seed=seed))
+    if eval_env is not None:
+        run.evaluate_with(lambda num_episodes, seed: evaluate(eval_env, actor, num_episodes=num_episodes, seed=seed))
     with run:
         for step in run.steps():  # negative in the warm-up, with the initial policy
             replay.extend(next(transitions).select(*TRANSITION_KEYS))  # act

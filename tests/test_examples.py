@@ -111,7 +111,8 @@ def test_every_algorithm_runs_and_leaves_its_files(start, algorithm, capsys):
     assert (folder / "config.yaml").is_file() and (folder / "figures" / "learning_curve.png").is_file()
     drawn = (folder / "figures" / "value_distribution.png").is_file()
     assert drawn == (algorithm not in SCALAR)
-    assert sorted(path.name for path in (folder / "checkpoints").glob("*")) == ["policy.pt", "step_000000006.pt"]
+    files = sorted(path.name for path in (folder / "checkpoints").glob("*"))
+    assert files == ["policy.pt", "policy_best.pt", "step_000000006.pt"]
     assert (folder / "checkpoints" / "policy.pt").stat().st_size < 100_000
 
 

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from eqr_torchrl.lab.runs.agent import Agent, load_agent
-from eqr_torchrl.lab.runs.checkpoint import checkpoint_path, latest_checkpoint, load_checkpoint, save_checkpoint
+from eqr_torchrl.lab.runs.checkpoint import (
+    capture_state,
+    checkpoint_path,
+    latest_checkpoint,
+    load_checkpoint,
+    restore_state,
+    save_checkpoint,
+)
 from eqr_torchrl.lab.runs.command_line import run_hydra
-from eqr_torchrl.lab.runs.folder import make_run_folder
-from eqr_torchrl.lab.runs.loggers import RunLogger
-from eqr_torchrl.lab.runs.run import Run
-from eqr_torchrl.lab.runs.settings import LoopSettings, differing_settings
-from eqr_torchrl.lab.runs.state import capture_state, restore_state
-from eqr_torchrl.lab.runs.status import RunStatus, read_status, summarise_sweep
-from eqr_torchrl.lab.runs.tables import read_csv
+from eqr_torchrl.lab.runs.folder import (
+    RunStatus,
+    differing_settings,
+    make_run_folder,
+    read_csv,
+    read_status,
+    rewind,
+    settings_of_run,
+    summarise_sweep,
+)
+from eqr_torchrl.lab.runs.logger import RunLogger
+from eqr_torchrl.lab.runs.run import LoopSettings, Run, seed_everything
 
 __all__ = [
     "Agent",
@@ -29,7 +41,10 @@ __all__ = [
     "read_csv",
     "read_status",
     "restore_state",
+    "rewind",
     "run_hydra",
     "save_checkpoint",
+    "seed_everything",
+    "settings_of_run",
     "summarise_sweep",
 ]

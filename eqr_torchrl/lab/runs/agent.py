@@ -1,34 +1,33 @@
-"""A trained agent from its run folder, and the small file that holds its policy alone."""
+"""A trained agent: from its run folder with all parts, or its policy alone from a file that is data, not code."""
 
 from __future__ import annotations
 
+import copy
+import os
+import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
+from torchrl.data import Bounded, Composite, Unbounded
 from torchrl.envs import EnvBase
+from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl.objectives import LossModule
 
-from eqr_torchrl.lab.envs import import_by_name, termination_for
-from eqr_torchrl.lab.runs.atomic import replace_file
-from eqr_torchrl.lab.runs.checkpoint import (
-    CHECKPOINT_FOLDER,
-    FORMAT,
-    checkpoint_path,
-    latest_checkpoint,
-    load_checkpoint,
-)
-from eqr_torchrl.lab.runs.settings import CONFIG_FILE
+from eqr_torchrl.lab.envs import import_by_name, make_env, termination_for
+from eqr_torchrl.lab.evaluation import isolated_rng
+from eqr_torchrl.lab.runs.checkpoint import CHECKPOINT_FOLDER, FORMAT, load_checkpoint, replace_file, versions
+from eqr_torchrl.lab.runs.folder import BEST_POLICY_FILE, CONFIG_FILE, find_checkpoint, read_settings_file
+from eqr_torchrl.networks import Tanh, make_actor
 
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
-POLICY_FILE = "policy.pt"
+_KIND = "eqr_torchrl policy"
+_ACTIVATIONS = {kind.__name__: kind for kind in (Tanh, nn.ReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Mish, nn.Softplus)}
+_CHECKED = 1000  # observations on which an exported policy must act as the agent does
 
 
 @dataclass(frozen=True)
@@ -36,23 +35,35 @@ class Agent:
     """A trained agent, on the CPU and in eval mode.
 
     Attributes:
-        folder: the run folder; the folder of the file if it was loaded from a policy file.
-        settings: the run's settings, those of ``config.yaml``.
+        source: the run folder or the policy file that it was loaded from.
+        settings: the run's settings, those of ``config.yaml``, as plain dictionaries and lists.
+        space: what the policy was trained for: name of the environment (``env``), ``observation_size``, and the action
+            bounds ``action_low`` and ``action_high``, in which it acts.
         env_steps: environment steps of training.
         actor: the policy: reads ``observation``, writes ``action``. It samples unless TorchRL's exploration type is
             ``DETERMINISTIC``.
-        critics: the value networks; empty without a checkpoint.
-        loss: the loss, with targets and temperature; ``None`` without a checkpoint.
-        world_model: the posterior over MDPs; ``None`` without a checkpoint, and of a model-free run.
+        evaluation: of a policy file: ``mean_return``, ``num_episodes`` and ``env_steps`` of its evaluation, if it had
+            one. ``None`` from a checkpoint.
+        critics: the value networks; empty from a policy file.
+        loss: the loss, with targets and temperature; ``None`` from a policy file.
+        world_model: the posterior over MDPs; ``None`` from a policy file, and of a model-free run.
     """
 
-    folder: Path
-    settings: DictConfig
+    source: Path
+    settings: dict[str, Any]
+    space: dict[str, Any]
     env_steps: int
     actor: TensorDictModule
-    critics: list[TensorDictModule]
-    loss: LossModule | None
-    world_model: Any
+    evaluation: dict[str, Any] | None = None
+    critics: list[TensorDictModule] = field(default_factory=list)
+    loss: LossModule | None = None
+    world_model: Any = None
+
+    @property
+    def folder(self) -> Path:
+        """The run folder; of a policy file elsewhere, the file's folder."""
+        folder = self.source if self.source.is_dir() else self.source.parent
+        return folder.parent if folder.name == CHECKPOINT_FOLDER else folder
 
     def make_env(self, **changes: Any) -> EnvBase:
         """Builds the environment the agent was trained in.
@@ -61,9 +72,20 @@ class Agent:
             **changes: arguments of the environment to set otherwise, such as ``seed`` or ``render_mode``.
 
         Raises:
-            ValueError: if its module cannot be imported here; what else its constructor raises is passed on.
+            ValueError: if sizes or action bounds are not those of the training; if the agent comes from a policy file
+                that names code of somebody else for its environment (``name="module:Env"`` allows it); or if its module
+                cannot be imported. What else its constructor raises is passed on.
         """
-        return _build_env(self.settings.env, **changes)
+        settings = {**self.settings.get("env", {}), **changes}
+        if self.source.is_dir():
+            env = _build_by_hydra(settings)
+        else:  # a file from elsewhere decides on no code
+            target, name = settings.pop("_target_", ""), settings.get("name", self.space["env"])
+            if "name" not in changes and (":" in str(name) or not target.endswith(".make_env")):
+                raise ValueError(f"{self.source} must not choose code: name={str(name)!r} in make_env allows it.")
+            env = make_env(**{**settings, "name": name})
+        check_space(self.space, env, str(self.source))
+        return env
 
     def make_model_env(self, env: EnvBase) -> Any:
         """Builds the imagined environment in which each row stays in one member, with the run's rewards and ends.
@@ -80,17 +102,17 @@ class Agent:
         from hydra.utils import instantiate
 
         if self.world_model is None:
-            raise ValueError(f"{self.folder} has no world model: source must be the checkpoint of a model-based run.")
+            raise ValueError(f"{self.source} has no world model: source must be the checkpoint of a model-based run.")
         rules = [{"member": "fixed", "starts": "per_member"}]
-        rule, reward_fn = termination_for(env, self.settings.termination_fn), self.settings.reward_fn
+        rule, reward_fn = termination_for(env, self.settings["termination_fn"]), self.settings["reward_fn"]
         functions = {"termination_fn": rule, "reward_fn": import_by_name(reward_fn) if reward_fn else None}
-        return instantiate(self.settings.rollout, self.world_model, env, rules=rules, **functions).model_env
+        return instantiate(self.settings["rollout"], self.world_model, env, rules=rules, **functions).model_env
 
     @property
     def critic(self) -> TensorDictModule:
         """All value networks as one that writes ``state_action_value``, their atoms side by side, ``[..., N]``."""
         if not self.critics:
-            raise ValueError(f"{self.folder} holds a policy alone: load a checkpoint for its critic.")
+            raise ValueError(f"{self.source} holds a policy alone: load a checkpoint for its critic.")
 
         def atoms(observation: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
             values = [network(observation=observation, action=action) for network in self.critics]
@@ -100,83 +122,298 @@ class Agent:
 
     @property
     def alpha(self) -> float:
-        """The temperature of the entropy at the end of training."""
+        """The temperature of the entropy at the end of training, within the bounds of the loss."""
         if self.loss is None:
-            raise ValueError(f"{self.folder} holds a policy alone: load a checkpoint for its temperature.")
-        log_alpha: Any = self.loss.log_alpha
-        return log_alpha.exp().item()
+            raise ValueError(f"{self.source} holds a policy alone: load a checkpoint for its temperature.")
+        loss: Any = self.loss
+        low, high = getattr(loss, "min_log_alpha", None), getattr(loss, "max_log_alpha", None)
+        log_alpha = loss.log_alpha.detach()
+        return (log_alpha if low is None and high is None else log_alpha.clamp(low, high)).exp().item()
+
+    @torch.no_grad()
+    def act(self, observation: Any) -> torch.Tensor:
+        """The deterministic action, ``[..., A]`` in units of the environment, for observations ``[..., S]``.
+
+        Raises:
+            ValueError: if the observation has another size than in training.
+        """
+        observation = torch.as_tensor(observation, dtype=torch.float32)
+        if observation.shape[-1:] != (self.space["observation_size"],):
+            found, size = tuple(observation.shape), self.space["observation_size"]
+            raise ValueError(f"observation must have {size} entries, as in training: got shape {found}.")
+        with set_exploration_type(ExplorationType.DETERMINISTIC):
+            return self.actor(TensorDict({"observation": observation}, observation.shape[:-1]))["action"]
+
+    def export(self, path: str | Path) -> Path:
+        """Writes the deterministic policy for programs without this package.
+
+        Inputs are observations ``[B, S]`` as float32, outputs actions ``[B, A]`` in units of the environment. What was
+        written is loaded again, and must act as the agent does on 1,000 observations.
+
+        Args:
+            path: ``policy.onnx`` (needs the extra ``onnx``) or ``policy.pt2`` (for :func:`torch.export.load`).
+
+        Raises:
+            ValueError: if the suffix is another, or the policy was not built by ``make_actor``.
+            ImportError: if ONNX is not installed.
+            RuntimeError: if the written policy acts differently.
+        """
+        path = Path(path)
+        if path.suffix not in (".onnx", ".pt2"):
+            raise ValueError(f"path must end in .onnx or .pt2, got {path}.")
+        if describe_actor(self.actor, self.space) is None:
+            raise ValueError(f"{self.source}: only policies of make_actor can be exported.")
+        policy = _PlainPolicy(self.actor, self.space)
+        generator = torch.Generator().manual_seed(0)
+        sizes = (_CHECKED, self.space["observation_size"])
+        # from small to large ones, where the actions saturate
+        observations = torch.randn(sizes, generator=generator) * torch.logspace(-2, 2, _CHECKED).unsqueeze(-1)
+        batch = torch.export.Dim("batch")
+        temporary = path.with_name(f".{path.stem}.tmp{path.suffix}")
+        try:
+            if path.suffix == ".pt2":
+                program = torch.export.export(policy, (observations[:2],), dynamic_shapes=({0: batch},))
+                torch.export.save(program, temporary)
+                loaded = torch.export.load(temporary).module()
+                actions = loaded(observations)
+            else:
+                actions = _export_onnx(policy, observations, batch, temporary)
+            width = torch.tensor(self.space["action_high"]) - torch.tensor(self.space["action_low"])
+            worst = ((actions - self.act(observations)) / width).abs().max().item()
+            if not worst <= 1e-5:
+                raise RuntimeError(f"the exported policy differs by {worst:.1e} of the action range.")
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        return path
 
 
-def load_agent(source: str | Path) -> Agent:
-    """Loads a trained agent.
+class _PlainPolicy(nn.Module):
+    """The deterministic policy of ``make_actor`` in layers of torch alone."""
+
+    def __init__(self, actor: Any, space: Mapping[str, Any]) -> None:
+        super().__init__()
+        layers = copy.deepcopy(actor[0].module.network).cpu().eval()
+        self.layers = nn.Sequential(*(nn.Tanh() if isinstance(layer, Tanh) else layer for layer in layers))
+        low, high = torch.tensor(space["action_low"]), torch.tensor(space["action_high"])
+        self.register_buffer("middle", (low + high) / 2)
+        self.register_buffer("half", (high - low) / 2)
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        loc, _ = self.layers(observation).chunk(2, -1)
+        return self.middle + self.half * torch.tanh(loc)
+
+
+def _export_onnx(policy: nn.Module, observations: torch.Tensor, batch: Any, path: Path) -> torch.Tensor:
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401 - torch.onnx needs it
+    except ImportError as error:
+        raise ImportError(f"export to ONNX needs {error.name}: pip install 'eqr_torchrl[onnx]'.") from error
+    torch.onnx.export(
+        policy, (observations[:2],), path, input_names=["observation"], output_names=["action"], dynamo=True,
+        dynamic_shapes=({0: batch},), external_data=False, verbose=False,
+    )  # fmt: skip
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return torch.from_numpy(session.run(None, {"observation": observations.numpy()})[0])
+
+
+def load_agent(source: str | Path, *, which: str = "last", env: EnvBase | None = None) -> Agent:
+    """Loads a trained agent, which acts within the action bounds of its training.
 
     Args:
-        source: a run folder (its newest checkpoint), one of its checkpoints, or a policy file
-            (``checkpoints/policy.pt``), which needs nothing else of the run: kilobytes, without critic and model.
+        source: a run folder; one of its checkpoints; or a policy file, such as ``checkpoints/policy.pt``, under any
+            name. A policy file holds data, some kilobytes, and needs neither the environment nor Hydra.
+        which: of a run folder, ``"last"`` is the newest checkpoint with all its parts, ``"best"`` the policy of the
+            best evaluation; its return and number of episodes are the agent's ``evaluation``.
+        env: an environment that the agent is to act in: other sizes or bounds than in training are refused.
 
     Raises:
-        ValueError: if ``source`` is none of these, or if the module of its environment cannot be imported here.
-        ImportError: if Hydra is not installed.
+        ValueError: if ``source`` is none of these, or ``env`` does not fit.
+        ImportError: if ``source`` is a checkpoint and Hydra is not installed.
 
     Examples:
         >>> load_agent("no/such/run")
         Traceback (most recent call last):
-        ValueError: source must be a run folder with config.yaml and checkpoints, ... policy.pt: got no/such/run.
+        ValueError: source must be a run folder with config.yaml and checkpoints, ... policy file: got no/such/run.
     """
+    if which not in ("last", "best"):
+        raise ValueError(f'which must be "last" or "best", got {which!r}.')
+    source = Path(source).expanduser()
+    checkpoint, folder = find_checkpoint(source)
+    if source.is_dir() and which == "best":
+        checkpoint = folder / CHECKPOINT_FOLDER / BEST_POLICY_FILE
+        if not checkpoint.is_file():
+            raise ValueError(f"{source} has no {BEST_POLICY_FILE}: it was not evaluated.")
+    content = None if checkpoint is None else _read(checkpoint)
+    if content is not None and content.get("kind") == _KIND:
+        agent = _load_policy(source, checkpoint, content)
+    elif checkpoint is not None and (folder / CONFIG_FILE).is_file():
+        agent = _load_run(folder, checkpoint)
+    else:
+        needed = f"a run folder with {CONFIG_FILE} and checkpoints, a checkpoint in one, or a policy file"
+        raise ValueError(f"source must be {needed}: got {source}.")
+    if env is not None:
+        check_space(agent.space, env, str(source))
+    return agent
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The content of a file of ours, mapped from the disk."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (RuntimeError, pickle.UnpicklingError, EOFError, OSError) as error:
+        raise ValueError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
+    return content if isinstance(content, dict) else {}
+
+
+def _load_policy(source: Path, file: Any, content: Mapping[str, Any]) -> Agent:
+    if content["format"] != FORMAT:
+        raise ValueError(f"{file} must be a policy file of format {FORMAT}: got {content['format']}.")
+    if content["network"] is None:
+        raise ValueError(f"{file} holds a policy that make_actor did not build: load the run folder instead.")
+    actor = _build_actor(content["network"], content["space"])
+    actor.load_state_dict(content["actor"])
+    return Agent(
+        source, content["settings"], content["space"], content["env_steps"], actor.eval(), content["evaluation"]
+    )
+
+
+def _load_run(folder: Path, checkpoint: Path) -> Agent:
     try:
         from hydra.utils import instantiate
-        from omegaconf import OmegaConf
     except ImportError as error:
-        raise ImportError("load_agent needs Hydra: pip install 'eqr_torchrl[hydra]'.") from error
-    source = Path(source).expanduser()
-    if source.is_file() and source.name == POLICY_FILE:
-        saved = torch.load(source, map_location="cpu", weights_only=True)
-        if not isinstance(saved, dict) or saved.get("format") != FORMAT:
-            raise ValueError(f"{source} must be a policy file of format {FORMAT}.")
-        cfg: Any = OmegaConf.create(saved["settings"])
-        actor = instantiate(cfg.actor, _build_env(cfg.env))
-        actor.load_state_dict(saved["actor"])
-        return Agent(source.parent, cfg, saved["env_steps"], actor.eval(), [], None, None)
-    checkpoint = source if source.is_file() else latest_checkpoint(source)
-    folder = None if checkpoint is None else checkpoint.parent
-    if folder is not None and folder.name == CHECKPOINT_FOLDER:
-        folder = folder.parent
-    if checkpoint is None or folder is None or not (folder / CONFIG_FILE).is_file():
-        raise ValueError(
-            f"source must be a run folder with {CONFIG_FILE} and checkpoints, a checkpoint, or "
-            f"{POLICY_FILE}: got {source}."
-        )
-    cfg, saved = OmegaConf.load(folder / CONFIG_FILE), load_checkpoint(checkpoint)
-    parts, env = saved["parts"], _build_env(cfg.env)
-    actor = instantiate(cfg.actor, env)
-    critics = [instantiate(cfg.critic, env).eval() for _ in range(cfg.loss.num_qvalue_nets)]
-    loss = instantiate(cfg.loss, actor, critics)
-    loss.make_value_estimator(gamma=cfg.gamma)
+        raise ImportError("loading a checkpoint needs Hydra: pip install 'eqr_torchrl[hydra]'.") from error
+    settings, saved = read_settings_file(folder / CONFIG_FILE), load_checkpoint(checkpoint)
+    parts, space = saved["parts"], _SpaceOnly(saved["space"])
+    actor = instantiate(settings["actor"], space)
+    critics = [instantiate(settings["critic"], space).eval() for _ in range(settings["loss"]["num_qvalue_nets"])]
+    loss = instantiate(settings["loss"], actor, critics)
+    loss.make_value_estimator(gamma=settings["gamma"])
     loss.load_state_dict(parts["loss"])  # actor and critics share their parameters with the loss ...
     if loss.qvalue_network_params.batch_dims:  # ... except in TorchRL's own losses, which stack those of the critics
         for network, parameters in zip(critics, loss.qvalue_network_params.data.unbind(0), strict=True):
             TensorDict.from_module(network).data.update_(parameters)
-    world_model = instantiate(cfg.world_model, env).eval() if "world_model" in parts else None
+    world_model = instantiate(settings["world_model"], space).eval() if "world_model" in parts else None
     if world_model is not None:
         world_model.load_state_dict(parts["world_model"])
-    return Agent(folder, cfg, saved["step"], actor.eval(), critics, loss.eval(), world_model)
+    return Agent(folder, settings, saved["space"], saved["step"], actor.eval(), None, critics, loss.eval(), world_model)
 
 
-def _build_env(settings: DictConfig, **changes: Any) -> EnvBase:
+def _build_by_hydra(settings: Mapping[str, Any]) -> EnvBase:
     """The environment of a run; an error is the environment's own, not Hydra's account of it."""
     from hydra.errors import InstantiationException
     from hydra.utils import instantiate
 
     try:
-        return instantiate(settings, **changes)
+        return instantiate(dict(settings))
     except InstantiationException as error:
         raise (error.__cause__ or error) from None
 
 
-def save_policy(folder: Path, policy: nn.Module, settings: Mapping[str, Any], env_steps: int) -> Path:
-    """Writes the policy alone beside the checkpoints of a run folder; returns the file."""
-    path = checkpoint_path(folder, env_steps).with_name(POLICY_FILE)
-    actor = {key: value.detach().cpu() for key, value in policy.state_dict().items()}
-    content = {"format": FORMAT, "env_steps": env_steps, "settings": dict(settings), "actor": actor}
-    replace_file(path, lambda temporary: torch.save(content, temporary))
-    return path
+# --- what a policy was trained for
+
+
+def space_of(env: EnvBase) -> dict[str, Any]:
+    """Name, observation size and action bounds of an environment, as plain values."""
+    space = getattr(env.action_spec_unbatched, "space", None)
+    low, high = getattr(space, "low", None), getattr(space, "high", None)
+    return {
+        "env": str(getattr(env, "env_name", type(env).__name__)),
+        "observation_size": env.observation_spec["observation"].shape[-1],
+        "action_low": None if low is None else low.float().tolist(),
+        "action_high": None if high is None else high.float().tolist(),
+    }
+
+
+def check_space(trained: Mapping[str, Any], env: EnvBase, source: str) -> None:
+    """Raises a ``ValueError`` that names the sizes and bounds in which an environment differs from the training."""
+    found = space_of(env)
+    names = [name for name in trained if name != "env" and trained[name] != found[name]]
+    if names:
+        before, now = (", ".join(f"{name}={one[name]}" for name in names) for one in (trained, found))
+        raise ValueError(f"{source} was trained with {before}, and {found['env']} has {now}.")
+
+
+class _SpaceOnly(EnvBase):
+    """Sizes and bounds for which networks are built, without a simulator."""
+
+    def __init__(self, space: Mapping[str, Any]) -> None:
+        super().__init__()
+        low, high = torch.tensor(space["action_low"]), torch.tensor(space["action_high"])
+        self.observation_spec = Composite(observation=Unbounded((space["observation_size"],)))
+        self.action_spec = Bounded(low, high, low.shape, dtype=torch.float32)
+        self.reward_spec = Unbounded((1,))
+        self.env_name = space["env"]
+
+    def _reset(self, tensordict: Any = None, **kwargs: Any) -> Any:
+        raise RuntimeError(f"{self.env_name} has no simulator here.")
+
+    _step = _set_seed = _reset  # pyright: ignore[reportAssignmentType]
+
+
+# --- the policy file
+
+
+def describe_actor(actor: Any, space: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What :func:`~eqr_torchrl.networks.make_actor` needs to build a policy again; ``None`` if it did not build it."""
+    try:
+        head = copy.deepcopy(actor[0].module).cpu().eval()
+        layers = list(head.network)
+        linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
+        kinds = {type(layer).__name__ for layer in layers} - {type(linear[0]).__name__}
+        network = {
+            "builder": "make_actor",
+            "num_cells": [layer.out_features for layer in linear[:-1]],
+            "activation": kinds.pop() if kinds else "Tanh",
+            "log_std_bounds": [float(head.low), float(head.high)],
+        }
+        with isolated_rng(0), torch.no_grad():
+            twin = _build_actor(network, space)
+            twin.load_state_dict({key: value.cpu() for key, value in actor.state_dict().items()})
+            observations = torch.randn(64, space["observation_size"])
+            pairs = zip(head(observations), twin[0].module(observations), strict=True)  # pyright: ignore
+            same = not kinds and all(torch.allclose(*pair, atol=1e-5) for pair in pairs)
+    except (AttributeError, IndexError, KeyError, TypeError, RuntimeError, ValueError):
+        return None
+    return network if same else None
+
+
+def _build_actor(network: Mapping[str, Any], space: Mapping[str, Any]) -> Any:
+    """A policy of a known kind, by plain values."""
+    if network["builder"] != "make_actor" or network["activation"] not in _ACTIVATIONS:
+        raise ValueError(f"a policy of make_actor with one of {', '.join(_ACTIVATIONS)} is needed, got {network}.")
+    return make_actor(
+        _SpaceOnly(space),
+        num_cells=network["num_cells"],
+        activation_class=_ACTIVATIONS[network["activation"]],
+        log_std_bounds=tuple(network["log_std_bounds"]),
+    )
+
+
+def policy_content(
+    actor: nn.Module,
+    network: Mapping[str, Any] | None,
+    space: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    env_steps: int,
+    evaluation: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What a policy file holds: data alone. The weights are copies."""
+    return {
+        "kind": _KIND,
+        "format": FORMAT,
+        "versions": versions(),
+        "env_steps": env_steps,
+        "space": dict(space),
+        "network": network,
+        "evaluation": evaluation,
+        "settings": dict(settings),
+        "actor": {key: value.detach().cpu().clone() for key, value in actor.state_dict().items()},
+    }
+
+
+def save_policy(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes a policy file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, lambda temporary: torch.save(dict(content), temporary))

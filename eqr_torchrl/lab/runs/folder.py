@@ -1,18 +1,51 @@
-"""Where a run writes: a folder of its own, and what a second start of the same job finds there."""
+"""A run folder: where a run writes, what it resumes, how it ended, which settings it had, and its one history.
+
+``python -m eqr_torchrl.lab.runs.folder ROOT`` prints how the runs under a folder ended.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import csv
+import io
+import json
 import re
 import shutil
+import sys
 import time
+import traceback
 import uuid
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from types import TracebackType
+from typing import IO, Any, Literal, NamedTuple
 
-from eqr_torchrl.lab.runs.checkpoint import CHECKPOINT_FOLDER, latest_checkpoint
-from eqr_torchrl.lab.runs.settings import CONFIG_FILE
-from eqr_torchrl.lab.runs.status import STATUS_FILE, read_status
-from eqr_torchrl.lab.runs.tables import EVALUATIONS_FILE, METRICS_FILE
+from eqr_torchrl.lab.runs.checkpoint import (
+    CHECKPOINT_FOLDER,
+    checkpoints_in,
+    differences,
+    latest_checkpoint,
+    replace_file,
+    step_of,
+)
+
+try:
+    import fcntl
+except ImportError:  # Windows: no lock, so a killed run reads as running
+    fcntl = None
+
+State = Literal["running", "finished", "stopped", "failed", "interrupted", "killed"]
+STATUS_FILE, CONFIG_FILE = "status.json", "config.yaml"
+METRICS_FILE, EVALUATIONS_FILE = "metrics.csv", "evaluations.csv"
+POLICY_FILE, BEST_POLICY_FILE = "policy.pt", "policy_best.pt"
+STEP = "env_steps"
+_LOCK_FILE = ".lock"
+_LOCK_TRIES = 10
+_OF_THE_START = ("resume", "run_dir", "runs_root", "progress", "num_threads")  # how it was started, not what it does
+
+
+# --- where a run writes, and what it resumes
 
 
 class RunPlan(NamedTuple):
@@ -50,12 +83,10 @@ def plan_run(
         if (read_status(folder) or {}).get("state") == "finished":
             return RunPlan(folder, finished=True)
         return RunPlan(folder, latest_checkpoint(folder))
-    source = Path(resume).expanduser()
-    checkpoint = source if source.is_file() else latest_checkpoint(source)
+    checkpoint, old = find_checkpoint(resume)
     if checkpoint is None:
-        raise ValueError(f"resume must be auto, a checkpoint, or a run folder that holds one: got {source}.")
-    in_run_folder = checkpoint.parent.name == CHECKPOINT_FOLDER
-    old = checkpoint.parent.parent if in_run_folder else checkpoint.parent
+        raise ValueError(f"resume must be auto, a checkpoint, or a run folder that holds one: got {resume}.")
+    in_run_folder = checkpoint.parent != old
     if (folder is not None and folder.resolve() == old.resolve()) or (folder is None and in_run_folder):
         return RunPlan(old, checkpoint)
     return RunPlan(_new_folder(root, name, folder), checkpoint, copy_from=old)
@@ -72,18 +103,46 @@ def make_run_folder(root: str | Path, name: str, run_dir: str | Path | None = No
         >>> make_run_folder(tempfile.mkdtemp(), "eqr_sac-dmc/cheetah-run-0").name
         'eqr_sac-dmc-cheetah-run-0-...'
     """
-    return carry_out(plan_run(root, name, run_dir=run_dir))
+    return prepare_folder(plan_run(root, name, run_dir=run_dir))
 
 
-def carry_out(plan: RunPlan) -> Path:
-    """Makes the folder of a plan; tables of a run that is started over go, those of one continued elsewhere come."""
+def prepare_folder(plan: RunPlan, step: int = -1) -> Path:
+    """Makes the folder of a plan, and removes what was written there beyond the step that is resumed.
+
+    The tables and the settings of a run that is continued in another folder are copied there; that run stays whole.
+    """
     plan.folder.mkdir(parents=True, exist_ok=True)
     for file in (METRICS_FILE, EVALUATIONS_FILE, CONFIG_FILE):
-        if plan.checkpoint is None and file != CONFIG_FILE:
-            (plan.folder / file).unlink(missing_ok=True)
-        elif plan.copy_from is not None and (plan.copy_from / file).is_file():
+        if plan.copy_from is not None and (plan.copy_from / file).is_file():
             shutil.copy2(plan.copy_from / file, plan.folder / file)
+    rewind(plan.folder, step)
     return plan.folder
+
+
+def rewind(folder: str | Path, step: int) -> None:
+    r"""Removes what a run wrote beyond an environment step, so that its folder has one history.
+
+    Rows of the tables, checkpoints, and the policy files, which a resumed run writes anew from its checkpoint.
+
+    Examples:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> _ = (folder / "metrics.csv").write_text("env_steps,x\n10,1\n20,2\n")
+        >>> rewind(folder, 10)
+        >>> read_csv(folder / "metrics.csv")
+        [{'env_steps': '10', 'x': '1'}]
+    """
+    folder = Path(folder)
+    for table in (folder / METRICS_FILE, folder / EVALUATIONS_FILE):
+        if table.is_file():
+            rows = read_csv(table)
+            kept = [row for row in rows if float(row[STEP]) <= step]
+            write_csv(table, list(rows[0]), kept) if kept else table.unlink()
+    for checkpoint in checkpoints_in(folder / CHECKPOINT_FOLDER):
+        if step_of(checkpoint) > step:
+            checkpoint.unlink()
+    for policy in (POLICY_FILE, BEST_POLICY_FILE):
+        (folder / CHECKPOINT_FOLDER / policy).unlink(missing_ok=True)
 
 
 def _new_folder(root: str | Path, name: str, folder: Path | None) -> Path:
@@ -100,3 +159,298 @@ def _new_folder(root: str | Path, name: str, folder: Path | None) -> Path:
 
 def _holds_run(folder: Path) -> bool:
     return any((folder / name).exists() for name in (STATUS_FILE, CONFIG_FILE, METRICS_FILE, CHECKPOINT_FOLDER))
+
+
+def find_checkpoint(source: str | Path) -> tuple[Path | None, Path]:
+    """The checkpoint that a path names (a file, or the newest of a run folder), and the run folder."""
+    source = Path(source).expanduser()
+    checkpoint = source if source.is_file() else latest_checkpoint(source)
+    folder = source if checkpoint is None else checkpoint.parent
+    return checkpoint, folder.parent if folder.name == CHECKPOINT_FOLDER else folder
+
+
+# --- tables
+
+
+def read_csv(path: str | Path) -> list[dict[str, str]]:
+    """Reads a CSV file of a run.
+
+    Args:
+        path: ``metrics.csv`` or ``evaluations.csv``.
+
+    Returns:
+        One dictionary per row, column to text; empty cells are ``""``. An unfinished last line, of a process that was
+        killed or a disk that was full, is left out.
+    """
+    text = Path(path).read_text(encoding="utf-8")
+    rows = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
+    return [row for row in rows if None not in row and None not in row.values()]
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Replaces a CSV file as a whole."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    replace_file(path, lambda file: file.write_text(text.getvalue(), encoding="utf-8", newline=""))
+
+
+# --- settings
+
+
+def save_settings(settings: Mapping[str, Any], folder: str | Path, **record: Any) -> None:
+    """Writes a run's settings to ``config.yaml``, and prints those that change in a resumed run.
+
+    What they were resolved to (``record``: versions, target entropy) is added for people. Without OmegaConf the file is
+    JSON, which every reader of YAML takes.
+    """
+    path = Path(folder) / CONFIG_FILE
+    if path.is_file():
+        found = differences(flat(read_settings_file(path)), flat(settings))
+        changed = [f"{key}={new} (was {old})" for key, old, new in found if key not in _OF_THE_START]
+        if changed:
+            print(f"resuming with changed settings: {', '.join(changed)}")
+    content = {**settings, **({"record": record} if record else {})}
+    try:
+        from omegaconf import OmegaConf
+
+        text = OmegaConf.to_yaml(OmegaConf.create(content))
+    except ImportError:
+        text = json.dumps(content, indent=2) + "\n"
+    replace_file(path, lambda file: file.write_text(text, encoding="utf-8"))
+
+
+def settings_of_run(source: str | Path) -> dict[str, Any]:
+    """The settings that a run was started with, as plain dictionaries and lists.
+
+    Args:
+        source: a run folder, or one of its checkpoints.
+
+    Returns:
+        What ``config.yaml`` holds, without the folder that was written to and what was resumed there.
+
+    Raises:
+        ValueError: if there is no ``config.yaml``.
+
+    Examples:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> _ = (folder / "config.yaml").write_text("{gamma: 0.9, resume: null, run_dir: here}")
+        >>> settings_of_run(folder)
+        {'gamma': 0.9}
+    """
+    path = find_checkpoint(source)[1] / CONFIG_FILE
+    if not path.is_file():
+        raise ValueError(f"no settings of a run at {path}: a run folder or one of its checkpoints is needed.")
+    return {key: value for key, value in read_settings_file(path).items() if key not in ("resume", "run_dir")}
+
+
+def differing_settings(folders: Sequence[str | Path]) -> dict[str, list[Any]]:
+    """Finds the settings in which runs differ that are compared as seeds of one algorithm on one task.
+
+    Args:
+        folders: run folders; those without a ``config.yaml`` are left out.
+
+    Returns:
+        Name of a setting to its values, one for each folder; without the seed and what changes no number.
+
+    Examples:
+        >>> import tempfile
+        >>> folders = [Path(tempfile.mkdtemp()), Path(tempfile.mkdtemp())]
+        >>> for seed, folder in enumerate(folders):
+        ...     _ = (folder / "config.yaml").write_text(f"{{seed: {seed}, tau: {0.1 * (seed + 1)}}}")
+        >>> differing_settings(folders)
+        {'tau': [0.1, 0.2]}
+    """
+    files = [Path(folder) / CONFIG_FILE for folder in folders if (Path(folder) / CONFIG_FILE).is_file()]
+    settings = [flat(read_settings_file(file)) for file in files]
+    names = dict.fromkeys(name for one in settings for name in one if name not in ("seed", *_OF_THE_START))
+    values = {name: [one.get(name) for one in settings] for name in names}
+    return {name: found for name, found in values.items() if any(value != found[0] for value in found)}
+
+
+def read_settings_file(path: Path) -> dict[str, Any]:
+    """The settings of a ``config.yaml``, without what is recorded for people."""
+    try:
+        from omegaconf import OmegaConf
+
+        found: Any = OmegaConf.to_container(OmegaConf.load(path))
+    except ImportError:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    return {key: value for key, value in found.items() if key != "record"}
+
+
+def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested settings by their dotted names."""
+    if not isinstance(tree, Mapping) or not tree:
+        return {prefix.rstrip("."): tree}
+    return {key: value for name, node in tree.items() for key, value in flat(node, f"{prefix}{name}.").items()}
+
+
+# --- how a run ended
+
+
+class RunStatus:
+    """Context that keeps a run folder's ``status.json``: running, then finished, interrupted or failed.
+
+    While it is open it holds a lock on the folder, so that two processes never write one run; the operating system
+    drops the lock when the process dies, by which :func:`read_status` recognises a killed run.
+
+    Args:
+        folder: the run folder, made if need be.
+        env_steps: environment steps taken so far.
+
+    Raises:
+        RuntimeError: on entry, if another process is writing this run.
+
+    Examples:
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> with RunStatus(folder) as status:
+        ...     status.update(env_steps=1000)
+        ...     read_status(folder)["state"]
+        'running'
+        >>> read_status(folder)["state"], read_status(folder)["env_steps"]
+        ('finished', 1000)
+    """
+
+    def __init__(self, folder: str | Path, *, env_steps: int = 0) -> None:
+        self.folder, self.env_steps = Path(folder), env_steps
+        self.ending: tuple[State, str | None] | None = None  # state and reason; None leaves them to the error
+
+    def __enter__(self) -> RunStatus:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = _take_lock(self.folder)
+        self._write("running")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None or self.ending is not None:
+                self._write(*(self.ending or ("finished",)))
+            else:
+                state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                self._write(state, reason, traceback="".join(traceback.format_exception(kind, error, trace)))
+        except OSError as full:  # a full disk: what ended the run is the error to be seen
+            print(f"the state of the run could not be saved: {full}", file=sys.stderr)
+        finally:
+            self._lock.close()
+
+    def update(self, env_steps: int) -> None:
+        """Records that the run has taken ``env_steps`` environment steps."""
+        self.env_steps = int(env_steps)
+        with contextlib.suppress(OSError):  # a full disk: the next checkpoint reports it
+            self._write("running")
+
+    def _write(self, state: State, reason: str | None = None, **details: str) -> None:
+        content = {"state": state, "reason": reason, STEP: self.env_steps, "updated": time.time(), **details}
+        text = json.dumps(content, indent=2) + "\n"
+        replace_file(self.folder / STATUS_FILE, lambda path: path.write_text(text, encoding="utf-8"))
+
+
+def read_status(folder: str | Path) -> dict[str, Any] | None:
+    """Reads a run folder's status.
+
+    Returns:
+        ``state`` (``running``; ``finished``: all steps taken; ``stopped``: its loop was left early; ``interrupted`` by
+        Ctrl-C or SIGTERM; ``failed``; or ``killed``: no process holds it any more), ``reason`` (one line),
+        ``env_steps``, ``updated`` (seconds since 1970) and, of an error, ``traceback``. ``None`` if there is no status.
+    """
+    folder = Path(folder)
+    try:
+        status = json.loads((folder / STATUS_FILE).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except json.JSONDecodeError as error:
+        return {"state": "failed", "reason": f"unreadable {STATUS_FILE}: {error}", STEP: 0, "updated": 0.0}
+    if status["state"] == "running" and not _is_locked(folder):
+        status.update(state="killed", reason="the process died without reporting")
+    return status
+
+
+def summarise_sweep(root: str | Path) -> list[dict[str, Any]]:
+    """Collects the status of all runs under a folder, at any depth.
+
+    Returns:
+        One dictionary per run, sorted by folder: ``folder`` (relative to ``root``) and the entries of
+        :func:`read_status` without the traceback.
+
+    Raises:
+        ValueError: if ``root`` is no folder.
+
+    Examples:
+        >>> import tempfile
+        >>> root = tempfile.mkdtemp()
+        >>> with RunStatus(root, env_steps=500):
+        ...     pass
+        >>> [(run["folder"], run["state"], run["env_steps"]) for run in summarise_sweep(root)]
+        [('.', 'finished', 500)]
+    """
+    root = Path(root)
+    if not root.is_dir():
+        raise ValueError(f"root must be a folder with runs in it: got {root}.")
+    runs = []
+    for file in sorted(root.rglob(STATUS_FILE)):
+        status = read_status(file.parent) or {}
+        fields = {name: status.get(name) for name in ("state", STEP, "reason", "updated")}
+        runs.append({"folder": file.parent.relative_to(root).as_posix(), **fields})
+    return runs
+
+
+def _take_lock(folder: Path) -> IO[bytes]:
+    """The folder's lock, as a file that holds it for as long as it stays open."""
+    file = open(folder / _LOCK_FILE, "ab")  # noqa: SIM115 - closed by RunStatus
+    if fcntl is None:
+        return file
+    for _ in range(_LOCK_TRIES):  # a process that reads the status holds the lock for a moment
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.02)
+            continue
+        except OSError:  # a file system without locks: continue without one
+            pass
+        return file
+    file.close()
+    raise RuntimeError(f"run_dir={folder} is being written by another process; wait for it or stop it.")
+
+
+def _is_locked(folder: Path) -> bool:
+    if fcntl is None:
+        return True
+    try:
+        with open(folder / _LOCK_FILE, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:  # held by the run, or unknown
+        return True
+    return False
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print a table for the folder that the command line names; the status is 1 if a run failed or was stopped."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        print("usage: python -m eqr_torchrl.lab.runs.folder ROOT", file=sys.stderr)
+        return 2
+    try:
+        runs = summarise_sweep(arguments[0])
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    counts = Counter(run["state"] for run in runs)
+    total = ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none"
+    print(f"{len(runs)} run{'' if len(runs) == 1 else 's'}: {total}")
+    width = max((len(run["folder"]) for run in runs), default=0)
+    for run in sorted(runs, key=lambda run: (run["state"], run["folder"])):
+        print(f"{run['state']:<11} {run[STEP]:>8}  {run['folder']:<{width}}  {run['reason'] or ''}".rstrip())
+    return int(any(run["state"] not in ("finished", "running") for run in runs))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -13,6 +13,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -22,9 +23,10 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, InstantiationException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
+from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException, ValidationError
 
-from eqr_torchrl.lab.runs.settings import flat, in_words, kinds_of, read_settings
+from eqr_torchrl.lab.runs.folder import flat
+from eqr_torchrl.lab.runs.run import in_words, kinds_of
 
 #: Errors that a user can cause; they are reported in one line.
 EXPECTED = (ValueError, RuntimeError, ImportError, OSError, HydraException, OmegaConfBaseException)
@@ -190,6 +192,24 @@ def _check_arguments(node: Any, key: str = "") -> None:
         if kinds and set(kinds) <= _PLAIN and not found & set(kinds):
             raise ValueError(f"{where} must be {in_words(kinds)}, got {value!r}.")
         _check_arguments(value, where)
+
+
+def read_settings(schema: type, cfg: DictConfig) -> Any:
+    """Builds the dataclass ``schema`` from the entries of a configuration that it names.
+
+    Raises:
+        ValueError: if an entry has the wrong type, or is out of range according to ``schema``; it is named.
+    """
+    node: Any = OmegaConf.structured(schema)
+    for field in fields(schema):
+        if field.name in cfg:
+            value = OmegaConf.select(cfg, field.name)
+            try:
+                node[field.name] = value
+            except ValidationError as error:
+                raise ValueError(f"{field.name} must be {in_words(kinds_of(field.type))}, got {value!r}.") from error
+    found: Any = OmegaConf.to_object(node)
+    return found
 
 
 def one_line(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 import signal
@@ -9,9 +10,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,18 +22,133 @@ from torch import nn
 from torchrl.envs import EnvBase
 from tqdm import tqdm
 
-from eqr_torchrl.lab.runs.agent import save_policy
-from eqr_torchrl.lab.runs.checkpoint import checkpoint_path, latest_checkpoint, load_checkpoint, save_checkpoint
-from eqr_torchrl.lab.runs.folder import RunPlan, carry_out, plan_run
-from eqr_torchrl.lab.runs.loggers import RunLogger, check_backends
-from eqr_torchrl.lab.runs.settings import LoopSettings, read_settings, save_settings, versions
-from eqr_torchrl.lab.runs.state import capture_state, restore_state
-from eqr_torchrl.lab.runs.status import RunStatus
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
+from eqr_torchrl.lab.runs.agent import describe_actor, policy_content, save_policy, space_of
+from eqr_torchrl.lab.runs.checkpoint import (
+    CHECKPOINT_FOLDER,
+    capture_state,
+    checkpoint_path,
+    latest_checkpoint,
+    load_checkpoint,
+    restore_state,
+    save_checkpoint,
+    versions,
+)
+from eqr_torchrl.lab.runs.folder import (
+    BEST_POLICY_FILE,
+    POLICY_FILE,
+    RunPlan,
+    RunStatus,
+    flat,
+    plan_run,
+    prepare_folder,
+    save_settings,
+)
+from eqr_torchrl.lab.runs.logger import RunLogger, check_backends
+from eqr_torchrl.networks._cpu import uses_bf16
 
 _SECONDS_BETWEEN_LINES = 60  # of the progress bar where it cannot be redrawn in place
+_ENV_MAY_CHANGE = ("_target_", "name", "max_episode_steps", "render_mode")  # stored rows mean the same without them
+_WORDS = dict(int="an integer", float="a number", bool="true or false", str="text", NoneType="null")
+
+
+def seed_everything(seed: int) -> None:
+    """Seeds the global generators of torch, NumPy (which environments may draw from) and Python.
+
+    Examples:
+        >>> seed_everything(1)
+        >>> a = torch.rand(1)
+        >>> seed_everything(1)
+        >>> torch.equal(a, torch.rand(1))
+        True
+    """
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - the global generator is meant
+    random.seed(seed)
+
+
+@dataclass
+class LoopSettings:
+    """Settings at the top level of the training scripts, as ``configs/eqr_sac.yaml`` explains them one by one.
+
+    The constructor checks types and ranges.
+
+    Raises:
+        ValueError: if a setting has the wrong type or is out of its range; it is named.
+
+    Examples:
+        >>> LoopSettings(utd_ratio=0)
+        Traceback (most recent call last):
+        ValueError: utd_ratio must be at least 1, got 0.
+    """
+
+    seed: int = 0
+    gamma: float = 0.99
+    tau: float = 0.005
+    device: str = "cpu"
+    precision: str = "auto"
+    cuda_graph: bool = False
+    num_threads: int | None = None
+    termination_fn: str | None = None
+    reward_fn: str | None = None
+    reward_bounds: Any = None  # "auto", two numbers, or None
+    env_steps: int = 250_000
+    warmup_steps: int = 5_000
+    retrain_every: int = 250
+    utd_ratio: int = 10
+    replay_capacity: int = 100_000
+    batch_size: int = 256
+    eval_every: int | None = 1_000
+    eval_episodes: int = 1
+    final_episodes: int = 10
+    log_every: int = 250
+    checkpoint_every: int = 10_000
+    keep_checkpoints: int = 1
+    run_dir: str | None = None
+    runs_root: str = "runs"
+    resume: str | None = None
+    progress: bool = True
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> LoopSettings:
+        """The settings of the loop among others, such as those of a whole ``config.yaml``."""
+        return cls(**{field.name: config[field.name] for field in fields(cls) if field.name in config})
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value, least = getattr(self, field.name), int(field.name not in ("seed", "checkpoint_every"))
+            kinds = kinds_of(field.type)
+            if type(value) is int and "float" in kinds:
+                setattr(self, field.name, float(value))
+            elif type(value).__name__ not in kinds and "Any" not in kinds:
+                raise ValueError(f"{field.name} must be {in_words(kinds)}, got {value!r}.")
+            if type(value) is int and value < least:
+                raise ValueError(f"{field.name} must be at least {least}, got {value}.")
+        if not 0 <= self.gamma <= 1:
+            raise ValueError(f"gamma must be in [0, 1], got {self.gamma}.")
+        if not 0 < self.tau <= 1:
+            raise ValueError(f"tau must be in (0, 1], got {self.tau}.")
+        uses_bf16(self.precision)  # pyright: ignore[reportArgumentType]  # or an error that names it
+        bounds = self.reward_bounds
+        pair = isinstance(bounds, list) and [type(bound) in (int, float) for bound in bounds] == [True, True]
+        if bounds not in (None, "auto") and not pair:
+            raise ValueError(f"reward_bounds must be two numbers, auto or null, got {bounds}.")
+        try:
+            device = torch.device(self.device)
+        except RuntimeError as error:
+            raise ValueError(f"device must be one of torch, such as cpu or cuda, got {self.device}.") from error
+        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+            raise ValueError(f"device={self.device} needs that CUDA device, found {torch.cuda.device_count()}.")
+        if self.cuda_graph and device.type != "cuda":
+            raise ValueError(f"cuda_graph=true needs device=cuda, got device={self.device}.")
+
+
+def kinds_of(annotation: Any) -> list[str]:
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    return [part.strip().replace("None", "NoneType") for part in text.split("|")]
+
+
+def in_words(kinds: Sequence[str]) -> str:
+    return " or ".join(_WORDS.get(kind, kind) for kind in kinds)
 
 
 class Run:
@@ -45,23 +162,25 @@ class Run:
     at the last step. After a checkpoint the environment is seeded anew and reset, so that a resumed run continues bit
     for bit with the run that was never stopped (on a CPU, with an environment whose reset forgets what came before).
 
-    Ctrl-C stops between two steps. If a loss is not finite, the run stops at that update: the environment is not
-    stepped and nothing is saved, as after any other error.
+    Ctrl-C and SIGTERM stop at the next boundary between two steps and save a checkpoint there, which loses the rest of
+    the episode alone; a second one ends at once. A loop that is left early saves a checkpoint too. If a loss is not
+    finite, the run stops at that update: the environment is not stepped and nothing is saved, as after any other error.
 
     Args:
-        cfg: settings of the loop, :class:`~eqr_torchrl.lab.runs.LoopSettings`; ``labels``, what ``evaluations.csv``
-            calls the run; and ``logger``, arguments of :class:`~eqr_torchrl.lab.runs.RunLogger`. The rest is written to
-            ``config.yaml`` unread.
+        settings: of the loop.
+        labels: what ``evaluations.csv`` calls the run: text for ``algorithm`` and ``utility``, and others.
+        logger: arguments of :class:`~eqr_torchrl.lab.runs.RunLogger`.
+        config: all settings of the script, plain values, for ``config.yaml``; of them ``env`` is compared at a resume.
+            Defaults to ``None``: what is above.
 
     Raises:
-        ValueError: if a setting has the wrong type or is out of its range. Nothing is on the disk then.
+        ValueError: if a label lacks or a logger is unknown. Nothing is on the disk then.
 
     Examples:
         >>> import tempfile
-        >>> from omegaconf import OmegaConf
-        >>> cfg = {"env_steps": 3, "warmup_steps": 1, "eval_every": 3, "log_every": 1, "progress": False}
-        >>> cfg |= {"run_dir": tempfile.mkdtemp(), "labels": {"algorithm": "none", "utility": ""}, "logger": {}}
-        >>> run = Run(OmegaConf.create(cfg))
+        >>> settings = LoopSettings(env_steps=3, warmup_steps=1, eval_every=3, log_every=1, progress=False)
+        >>> settings.run_dir = tempfile.mkdtemp()
+        >>> run = Run(settings, labels={"algorithm": "none", "utility": ""})
         >>> run.keep(env=toy_env(), policy=toy_actor())
         >>> run.evaluate_with(lambda num_episodes, seed: [{"episode": 0, "episode_return": 1.0, "episode_length": 9}])
         >>> with run:
@@ -74,29 +193,39 @@ class Run:
         (['0.5', '1.0', '1.5'], 1.0)
     """
 
-    def __init__(self, cfg: DictConfig) -> None:
-        self.cfg, self.settings = cfg, read_settings(LoopSettings, cfg)
-        labels = cfg.get("labels")
+    def __init__(
+        self,
+        settings: LoopSettings,
+        *,
+        labels: Mapping[str, str],
+        logger: Mapping[str, Any] | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
         for name in ("algorithm", "utility"):
             if not isinstance(labels, Mapping) or labels.get(name) is None:
                 raise ValueError(f"labels must have text for {name}, got {labels}.")
-        check_backends(cfg.logger.get("backends", ()))
-        if self.settings.num_threads is not None:
-            torch.set_num_threads(self.settings.num_threads)
-        torch.manual_seed(self.settings.seed)
-        np.random.seed(self.settings.seed % 2**32)  # noqa: NPY002 - environments may draw from the global generator
-        random.seed(self.settings.seed)
-        self.step, self.last_return = -self.settings.warmup_steps, None
+        self.settings, self._labels, self._log_options = settings, dict(labels), dict(logger or {})
+        check_backends(self._log_options.get("backends", ()))
+        options = {key: value for key, value in self._log_options.items() if key != "backends"}
+        self._config = dict(config or {**asdict(settings), "labels": self._labels, "logger": options})
+        if settings.num_threads is not None:
+            torch.set_num_threads(settings.num_threads)
+        self.step, self.last_return = -settings.warmup_steps, None
         self.folder = Path()
         self._parts: dict[str, Any] = {}
         self._env: EnvBase | None = None
         self._policy: nn.Module | None = None
         self._evaluate: Callable[..., Sequence[Mapping[str, Any]]] | None = None
         self._plan = RunPlan(Path())
+        self._status: RunStatus | None = None
+        self._evaluation: dict[str, Any] | None = None  # the last one
+        self._best: dict[str, Any] | None = None  # content of the policy file of the best one
         self._sums: dict[str, list[Any]] = {}  # since the last row: sum and count
         self._seconds: dict[str, float] = {}
-        self._saved_at, self._episode_ended, self._restart = 0, False, False
-        self._interrupted, self._old_handler = False, None
+        self._episode = torch.zeros(2)  # return and length so far
+        self._saved_at, self._episode_ended, self._restart, self._complete = 0, False, False, False
+        self._signal: int | None = None
+        self._old_handlers: dict[int, Any] = {}
         self._begin = self._lap_begin = time.perf_counter()
 
     def keep(self, *, env: EnvBase, policy: nn.Module, **parts: Any) -> None:
@@ -128,7 +257,10 @@ class Run:
         self._evaluate = function
 
     def watch(self, transitions: Iterable[TensorDictBase]) -> Iterator[TensorDictBase]:
-        """Passes on what a collector yields, and records where episodes end and how long it takes.
+        """Iterates over a collector, and records collection time and the returns and lengths of episodes.
+
+        These are ``collect/episode_return`` and ``collect/episode_length`` of the episodes that ended since the last
+        row, under the sampled policy; an episode that a checkpoint truncates is not among them.
 
         Args:
             transitions: a TorchRL collector of the environment, with ``frames_per_batch=1``.
@@ -141,16 +273,22 @@ class Run:
             self._lap(None)
             try:
                 if self._restart and self._env is not None:
-                    entropy = np.random.SeedSequence((self.settings.seed, self._saved_at))
+                    entropy = np.random.SeedSequence((self.settings.seed, self.settings.warmup_steps + self._saved_at))
                     self._env.set_seed(int(entropy.generate_state(1)[0]) % 2**31)
                     transitions.reset()  # pyright: ignore[reportAttributeAccessIssue]
-                    self._restart = False
+                    self._restart, self._episode = False, torch.zeros(2)
                 transition = next(iterator)
             except StopIteration:
                 return
             except Exception as error:
                 raise RuntimeError(f"{self._name} failed at env step {self.step}: {error}") from error
             self._episode_ended = bool(transition["next", "done"].any())
+            reward = transition["next", "reward"].sum().item()
+            self._episode += torch.tensor([reward if math.isfinite(reward) else 0.0, 1.0])
+            if self._episode_ended:
+                for name, value in zip(("return", "length"), self._episode.tolist(), strict=True):
+                    self._add(f"collect/episode_{name}", value)
+                self._episode = torch.zeros(2)
             self._lap("collect")
             yield transition
 
@@ -161,6 +299,8 @@ class Run:
         """
         if self._plan.finished:
             return
+        if self._status is None:
+            raise RuntimeError("steps() must be called inside `with run:`, which opens the folder of the run.")
         last, seconds = self.settings.env_steps, 0.1 if sys.stderr.isatty() else _SECONDS_BETWEEN_LINES
         bar = tqdm(
             total=last, initial=max(self.step, 0), disable=not self.settings.progress, unit="step",
@@ -182,8 +322,8 @@ class Run:
                     if self.last_return is not None:
                         bar.set_postfix_str(f"return {self.last_return:.1f}", refresh=False)
                     bar.update()
-                if self._interrupted:
-                    raise KeyboardInterrupt
+                if self._signal is not None:
+                    self._stop(self._signal)
 
     def log(self, group: str, values: Mapping[str, Any]) -> None:
         """Adds numbers to the next row of metrics, where their mean will be ``group/name``.
@@ -200,63 +340,72 @@ class Run:
         for name, value in _flatten(group, values):
             if isinstance(value, torch.Tensor):  # read once a step on a GPU: reading waits
                 value = value.detach().clone() if value.device.type == "cuda" else value.item()
-            total = self._sums.setdefault(name, [0.0, 0])
-            total[0], total[1] = total[0] + value, total[1] + 1
+            self._add(name, value)
         self._check_losses(float)
         self._lap(group)
 
     def __enter__(self) -> Run:
         if self._env is None or self._policy is None:
             raise RuntimeError("a run needs keep(env=..., policy=...) before it starts.")
-        settings, algorithm = self.settings, self.cfg.labels.algorithm
-        name = f"{algorithm}-{self._name}-seed{settings.seed}"
+        settings, labels = self.settings, self._labels
+        name = "-".join(filter(None, [labels["algorithm"], labels["utility"], self._name, f"seed{settings.seed}"]))
         self._plan = plan_run(settings.runs_root, name, run_dir=settings.run_dir, resume=settings.resume)
         self.folder = self._plan.folder
         if self._plan.finished:
             print(f"{self.folder}: already finished; to train longer: {_resume_words(self.folder)} env_steps=N")
             return self
-        sizes = [self._env.observation_spec["observation"].shape[-1], self._env.action_spec.shape[-1]]
-        self._fingerprint = {"env": self._name, "algorithm": algorithm, "seed": settings.seed, "sizes": sizes}
+        self._space = space_of(self._env)
+        self._fingerprint = self._meaning_of_rows()
+        resume_at = None
         if self._plan.checkpoint is not None:
-            saved = load_checkpoint(self._plan.checkpoint, fingerprint=self._fingerprint)
-            self.step = self._saved_at = saved["step"]
-            self._sums, self._restart = saved["sums"], True
-            restore_state(saved["parts"], **self._parts)
+            self._restore(self._plan.checkpoint)
+            resume_at = max(self.step, 0)
+        self._network = describe_actor(self._policy, self._space)
         self._status = RunStatus(self.folder, env_steps=max(self.step, 0)).__enter__()
         try:
-            carry_out(self._plan)
-            self._config = save_settings(self.cfg, self.folder, **self._resolved())
-            resume_at = None if self._plan.checkpoint is None else self.step
-            self._logger = RunLogger(self.folder, config=self._config, resume_at=resume_at, **self.cfg.logger)
+            prepare_folder(self._plan, -1 if resume_at is None else resume_at)
+            save_settings(self._config, self.folder, **self._resolved())
+            if resume_at is not None:
+                self._save_policies()
+            self._logger = RunLogger(self.folder, config=self._config, resume_at=resume_at, **self._log_options)
         except BaseException:
             self._status.__exit__(*sys.exc_info())
             raise
-        if threading.current_thread() is threading.main_thread():
-            self._old_handler = signal.signal(signal.SIGINT, self._interrupt)
+        self._take_signals()
         self._begin = time.perf_counter()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._plan.finished:
+        if self._plan.finished or self._status is None:
             return
+        late = None
         try:
+            if error is None and not self._complete:  # the loop was left
+                self._save()
             self._logger.close()
-        except KeyboardInterrupt as again:  # a second Ctrl-C, while a logger closes
-            error, trace = again, again.__traceback__
-        if self._old_handler is not None:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the state is written in a moment
-        cause, self._status.env_steps = error, max(self.step, 0)
-        stopped = error is not None and (self._interrupted or isinstance(error, KeyboardInterrupt))
+        except BaseException as again:  # a full disk, or a second signal
+            error = late = again
+        for number in self._old_handlers:
+            signal.signal(number, signal.SIG_IGN)  # the state is written in a moment
+        stopped = error is not None and (self._signal is not None or isinstance(error, KeyboardInterrupt))
+        words = self._how_to_resume("interrupted" if stopped else "stopped")
+        if self._complete and (stopped or error is None):
+            self._status.ending = ("finished", None)
+        elif stopped or error is None:
+            self._status.ending = ("interrupted" if stopped else "stopped", words)
+        self._status.env_steps = max(self.step, 0)
+        self._status.__exit__(type(error), error, None if error is None else error.__traceback__)
+        for number, handler in self._old_handlers.items():
+            signal.signal(number, handler)
         if stopped:  # a second Ctrl-C inside a network can come out of tensordict as another error
-            error = KeyboardInterrupt(self._how_to_resume())
-        self._status.__exit__(None if error is None else type(error), error, trace)
-        if self._old_handler is not None:
-            signal.signal(signal.SIGINT, self._old_handler)
-        if stopped:
-            raise cast(KeyboardInterrupt, error) from cause
-        if error is None and self.last_return is not None:
+            self._end_by_signal(error, words)
+        if late is not None:
+            raise late
+        if error is None and not self._complete:
+            print(f"{self.folder}: {words}")
+        elif error is None and self.last_return is not None:
             seconds = time.perf_counter() - self._begin
             print(f"{self.folder}: return {self.last_return:.1f} after {self.step} env steps, {seconds:.0f} s")
 
@@ -264,34 +413,97 @@ class Run:
     def _name(self) -> str:
         return getattr(self._env, "env_name", type(self._env).__name__)
 
+    def _meaning_of_rows(self) -> dict[str, Any]:
+        """What a run must share with the checkpoint that it resumes: it cannot take effect any more."""
+        env = self._config.get("env")
+        arguments = flat(env) if isinstance(env, Mapping) and env else {}
+        space = {name: value for name, value in self._space.items() if name != "observation_size"}
+        return {
+            "env": space.pop("env"),
+            "algorithm": self._labels["algorithm"],
+            "seed": self.settings.seed,
+            "warmup_steps": self.settings.warmup_steps,
+            "sizes": [self._space["observation_size"], self._env.action_spec.shape[-1]],  # pyright: ignore
+            **space,
+            **{f"env.{name}": value for name, value in arguments.items() if name not in _ENV_MAY_CHANGE},
+        }
+
+    def _restore(self, checkpoint: Path) -> None:
+        saved = load_checkpoint(checkpoint, fingerprint=self._fingerprint)
+        self.step = self._saved_at = saved["step"]
+        if self.step > self.settings.env_steps:
+            raise ValueError(
+                f"env_steps must be at least {self.step}, as in {checkpoint}: got {self.settings.env_steps}."
+            )
+        self._sums, self._restart = saved["sums"], True
+        self._best, self._evaluation = copy.deepcopy((saved["best"], saved["evaluation"]))
+        restore_state(saved["parts"], **self._parts)
+
+    def _add(self, name: str, value: Any) -> None:
+        total = self._sums.setdefault(name, [0.0, 0])
+        total[0], total[1] = total[0] + value, total[1] + 1
+
     def _record(self, *, final: bool) -> None:
         settings, step = self.settings, self.step
         self._check_losses(torch.Tensor)
         if step % settings.log_every == 0:
             means = {name: total / count for name, (total, count) in self._sums.items()}
             self._logger.log(means | self._seconds, step)
-            self._status.update(step)
+            self._status.update(step)  # pyright: ignore[reportOptionalMemberAccess]
             self._sums, self._seconds = {}, {}
-        if self._evaluate is not None and (step % settings.eval_every == 0 or final):
+        every = settings.eval_every
+        if self._evaluate is not None and every is not None and (step % every == 0 or final):
             self._lap(None)
-            episodes = settings.final_episodes if final else settings.eval_episodes
-            rows = self._evaluate(num_episodes=episodes, seed=settings.seed + 1_000_003 * (step + 1))
-            labels = {"env": self._name, **self.cfg.labels, "seed": settings.seed}
-            labels["warmup_steps"] = settings.warmup_steps
-            self._logger.log_evaluation(rows, step, **labels)
-            self.last_return = sum(row["episode_return"] for row in rows) / len(rows)
-        since = step - self._saved_at
-        every = settings.checkpoint_every or math.inf
+            self._evaluate_policy(settings.final_episodes if final else settings.eval_episodes)
+        since, every = step - self._saved_at, settings.checkpoint_every or math.inf
         if final or (since >= every and self._episode_ended) or since >= 2 * every:
             self._save()
+        self._complete = final
+
+    def _evaluate_policy(self, num_episodes: int) -> None:
+        seed = self.settings.seed + 1_000_003 * (self.step + 1)
+        rows = self._evaluate(num_episodes=num_episodes, seed=seed)  # pyright: ignore[reportOptionalCall]
+        labels = {"env": self._name, **self._labels, "seed": self.settings.seed}
+        labels["warmup_steps"] = self.settings.warmup_steps
+        self._logger.log_evaluation(rows, self.step, **labels)
+        self.last_return = sum(row["episode_return"] for row in rows) / len(rows)
+        self._evaluation = {
+            "mean_return": float(self.last_return),
+            "num_episodes": len(rows),
+            "env_steps": self.step,
+        }
+        before = -math.inf if self._best is None else self._best["evaluation"]["mean_return"]
+        if self.last_return > before:
+            self._best = self._policy_content()
+            save_policy(self.folder / CHECKPOINT_FOLDER / BEST_POLICY_FILE, self._best)
 
     def _save(self) -> None:
         self._saved_at, self._restart = self.step, True
-        state = {"step": self.step, "sums": self._sums, "parts": capture_state(**self._parts)}
+        state = {
+            "step": self.step,
+            "sums": self._sums,
+            "space": self._space,
+            "evaluation": self._evaluation,
+            "best": self._best,
+            "parts": capture_state(**self._parts),
+        }
         keep = self.settings.keep_checkpoints
         save_checkpoint(checkpoint_path(self.folder, self.step), state, fingerprint=self._fingerprint, keep_last=keep)
-        if self._policy is not None:
-            save_policy(self.folder, self._policy, self._config, self.step)
+        save_policy(self.folder / CHECKPOINT_FOLDER / POLICY_FILE, self._policy_content())
+
+    def _save_policies(self) -> None:
+        """Those of the step that is resumed."""
+        folder = self.folder / CHECKPOINT_FOLDER
+        save_policy(folder / POLICY_FILE, self._policy_content())
+        if self._best is not None:
+            save_policy(folder / BEST_POLICY_FILE, self._best)
+
+    def _policy_content(self) -> dict[str, Any]:
+        evaluation = self._evaluation
+        if evaluation is not None and evaluation["env_steps"] != self.step:
+            evaluation = None  # of an earlier policy
+        policy: Any = self._policy
+        return policy_content(policy, self._network, self._space, self._config, self.step, evaluation)
 
     def _resolved(self) -> dict[str, Any]:
         """What the settings resolved to, for the record."""
@@ -299,7 +511,6 @@ class Run:
         return {
             "versions": versions(),
             "device": str(torch.device(self.settings.device)),
-            "seeds": {"torch, numpy, python, environment": self.settings.seed},
             "num_threads": torch.get_num_threads(),
             "target_entropy": None if entropy is None else float(entropy),
         }
@@ -320,19 +531,47 @@ class Run:
             self._seconds[name] = self._seconds.get(name, 0.0) + now - self._lap_begin
         self._lap_begin = now
 
-    def _interrupt(self, number: int, frame: Any) -> None:
-        if self._interrupted:
-            raise KeyboardInterrupt
-        self._interrupted = True
-        print("\nstopping after this step; Ctrl-C again stops at once", file=sys.stderr, flush=True)
+    def _take_signals(self) -> None:
+        """Handles Ctrl-C, SIGTERM, and where a launcher such as submitit handles it, its signal of a time limit."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for name in ("SIGINT", "SIGTERM", "SIGUSR2"):
+            number: Any = getattr(signal, name, None)  # Windows has no SIGUSR2
+            before = None if number is None else signal.getsignal(number)
+            # None is a handler that Python did not install and cannot restore; one for SIGTERM knows what to do
+            ours = {"SIGINT": before is not None, "SIGTERM": before == signal.SIG_DFL, "SIGUSR2": callable(before)}
+            if ours[name] and number is not None:
+                self._old_handlers[number] = signal.signal(number, self._interrupt)
 
-    def _how_to_resume(self) -> str:
-        last = latest_checkpoint(self.folder)
-        if last is None:
-            return f"interrupted at env step {self.step}, before the first checkpoint, in {self.folder}"
+    def _interrupt(self, number: int, frame: Any) -> None:
+        again, self._signal = self._signal is not None, number
+        if again:
+            raise (KeyboardInterrupt if number == signal.SIGINT else SystemExit)(128 + number)
+        print("\nstopping after this step; a second signal stops at once", file=sys.stderr, flush=True)
+
+    def _stop(self, number: int) -> None:
+        """Saves between two steps, and ends the loop as the signal asks."""
+        if not self._complete and self._saved_at != self.step:
+            self._save()
+        if number not in (signal.SIGINT, signal.SIGTERM):
+            self._old_handlers[number](number, None)  # queues the job again, and exits
+            self._signal = None
+            return
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+    def _end_by_signal(self, error: BaseException | None, words: str) -> None:
+        if self._signal in (None, signal.SIGINT):
+            raise KeyboardInterrupt(words) from error
+        print(words, file=sys.stderr, flush=True)
+        if not isinstance(error, SystemExit):
+            raise SystemExit(128 + int(self._signal)) from error  # pyright: ignore[reportArgumentType]
+
+    def _how_to_resume(self, ended: str) -> str:
+        if latest_checkpoint(self.folder) is None:
+            return f"{ended} at env step {self.step}, before the first checkpoint, in {self.folder}"
         return (
-            f"interrupted at env step {self.step}; resume with {_resume_words(self.folder)} "
-            f"(continues from env step {int(last.stem.rsplit('_', 1)[-1])})"
+            f"{ended} at env step {self.step}; resume with {_resume_words(self.folder)} "
+            f"(continues from env step {self._saved_at})"
         )
 
 

@@ -129,7 +129,7 @@ def test_fingerprint_mismatch_is_one_line_that_names_the_entries(tmp_path):
     load_checkpoint(path, fingerprint={"algorithm": "eqr_sac", "env": "p", "members": 5})
     with pytest.raises(
         ValueError,
-        match="saved with algorithm='eqr_sac', members=5, this run has algorithm='mbpo', members=3; use the same",
+        match="saved with algorithm='eqr_sac', members=5, this run has algorithm='mbpo', members=3, which cannot take",
     ) as error:
         load_checkpoint(path, fingerprint={"algorithm": "mbpo", "env": "p", "members": 3})
     assert "\n" not in str(error.value)
@@ -137,7 +137,7 @@ def test_fingerprint_mismatch_is_one_line_that_names_the_entries(tmp_path):
 
 def test_other_versions_are_a_warning(tmp_path, monkeypatch):
     path = save_checkpoint(tmp_path / "a.pt", {"x": 1})
-    monkeypatch.setattr("eqr_torchrl.lab.runs.settings.metadata.version", lambda name: "9.9")
+    monkeypatch.setattr("eqr_torchrl.lab.runs.checkpoint.metadata.version", lambda name: "9.9")
     with pytest.warns(UserWarning, match=r"torch .* \(now 9.9\)"):
         assert load_checkpoint(path) == {"x": 1}
 
@@ -154,7 +154,7 @@ def test_unreadable_files_are_one_line(tmp_path, content):
 
 def test_a_file_of_somebody_else_is_refused(tmp_path):
     torch.save({"weight": torch.ones(1)}, tmp_path / "a.pt")
-    with pytest.raises(ValueError, match="must be a checkpoint of format 2: got None"):
+    with pytest.raises(ValueError, match="must be a checkpoint of format 3: got None"):
         load_checkpoint(tmp_path / "a.pt")
 
 

@@ -10,25 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-import eqr_torchrl
 from eqr_torchrl.lab.runs import RunStatus, checkpoint_path, make_run_folder, read_status, save_checkpoint
-from eqr_torchrl.lab.runs.folder import carry_out, plan_run
+from eqr_torchrl.lab.runs.folder import plan_run, prepare_folder
 
-# the package without its __init__ files: torch takes seconds to import and is not needed to hold a folder
 HOLD = """
-import sys, time, types
-for name, path in (("eqr_torchrl", sys.argv[1]), ("eqr_torchrl.lab.runs", sys.argv[1] + "/runs")):
-    sys.modules[name] = types.ModuleType(name)
-    sys.modules[name].__path__ = [path]
-from eqr_torchrl.lab.runs.status import RunStatus
-with RunStatus(sys.argv[2]) as status:
+import sys, time
+from eqr_torchrl.lab.runs.folder import RunStatus
+with RunStatus(sys.argv[1]) as status:
     status.update(env_steps=7)
     print("started", flush=True)
     time.sleep(60)
 """
-
-
-PACKAGE = os.path.dirname(eqr_torchrl.__file__)
 
 
 def fail_in(folder, error, env_steps=0):
@@ -77,7 +69,7 @@ def test_ctrl_c_is_a_state_of_its_own(tmp_path):
 
 
 def test_one_run_has_one_writer_and_a_killed_writer_is_seen(tmp_path):
-    process = subprocess.Popen([sys.executable, "-c", HOLD, PACKAGE, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "started\n"
     assert read_status(tmp_path)["state"] == "running"
@@ -98,12 +90,12 @@ def test_a_sweep_that_is_started_again_does_what_is_left(tmp_path):
     run_dir = tmp_path / "seed=0"
     plan = plan_run(tmp_path, "x", run_dir=run_dir, resume="auto")
     assert not run_dir.exists()  # a plan writes nothing
-    carry_out(plan)
+    prepare_folder(plan)
     assert plan == (run_dir, None, False, None)
     fail_in(run_dir, ValueError("early"))  # before its first checkpoint: started over
     (run_dir / "metrics.csv").write_text("env_steps\n1\n")
     assert plan_run(tmp_path, "x", run_dir=run_dir, resume="auto") == (run_dir, None, False, None)
-    carry_out(plan_run(tmp_path, "x", run_dir=run_dir, resume="auto"))
+    prepare_folder(plan_run(tmp_path, "x", run_dir=run_dir, resume="auto"))
     assert not (run_dir / "metrics.csv").exists()
     fail_in(run_dir, ValueError("late"))  # after a checkpoint: goes on
     save_checkpoint(checkpoint_path(run_dir, 10), {})
@@ -126,7 +118,7 @@ def test_resume_from_a_path(tmp_path):
     assert plan_run(tmp_path, "x", resume=checkpoint) == (old, checkpoint, False, None)
     elsewhere = plan_run(tmp_path, "x", resume=checkpoint, run_dir=tmp_path / "new")
     assert elsewhere == (tmp_path / "new", checkpoint, False, old)
-    carry_out(elsewhere)
+    prepare_folder(elsewhere)
     assert (tmp_path / "new" / "metrics.csv").read_text() == "env_steps\n1\n"
 
 

@@ -8,7 +8,15 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from eqr_torchrl.lab.runs import Run, RunStatus, load_checkpoint, read_csv, read_status
+from eqr_torchrl.lab.runs import (
+    LoopSettings,
+    Run,
+    RunStatus,
+    load_checkpoint,
+    read_csv,
+    read_status,
+    seed_everything,
+)
 from eqr_torchrl.testing import toy_actor, toy_env
 
 SETTINGS = {
@@ -26,9 +34,14 @@ SETTINGS = {
 }
 
 
-def make_run(folder, evaluate=None, **changes) -> Run:
-    run = Run(OmegaConf.create(SETTINGS | {"run_dir": str(folder)} | changes))
-    run.keep(env=toy_env(), policy=toy_actor())
+def new_run(**changes) -> Run:
+    config = SETTINGS | changes
+    return Run(LoopSettings.of(config), labels=config["labels"], logger=config["logger"], config=config)
+
+
+def make_run(folder, evaluate=None, *, parts=None, **changes) -> Run:
+    run = new_run(run_dir=str(folder), **changes)
+    run.keep(env=toy_env(), policy=toy_actor(), **(parts or {}))
     run.evaluate_with(evaluate or (lambda num_episodes, seed: [episode(i) for i in range(num_episodes)]))
     return run
 
@@ -69,13 +82,15 @@ def test_a_row_holds_means_since_the_last_row_and_nothing_twice(tmp_path):
     assert sorted(times) == ["time/model", "time/rollout", "time/train"]
 
 
-def test_all_global_generators_are_seeded(tmp_path):
+def test_all_global_generators_are_seeded_on_request_alone():
     def draws():
-        Run(OmegaConf.create(SETTINGS))
         return torch.rand(1).item(), np.random.uniform(), random.random()  # noqa: NPY002
 
-    first = draws()
-    assert draws() == first and len(set(first)) == 3
+    seed_everything(3)
+    first, second = draws(), draws()
+    seed_everything(3)
+    new_run(seed=4)  # draws nothing and seeds nothing
+    assert (draws(), draws()) == (first, second) and len({*first, *second}) == 6
 
 
 def test_a_wrong_setting_is_named_before_a_folder_exists(tmp_path):
@@ -116,8 +131,7 @@ def test_ctrl_c_stops_between_two_steps_and_says_how_to_resume(tmp_path):
                 signal.raise_signal(signal.SIGINT)
                 seen.append("whole step")  # not torn apart in the middle of an update
     assert seen[-2:] == [3, "whole step"]
-    # no episode ended: cut after twice checkpoint_every
-    assert str(stopped.value) == f"interrupted at env step 3; resume with resume={tmp_path} (continues from env step 2)"
+    assert str(stopped.value) == f"interrupted at env step 3; resume with resume={tmp_path} (continues from env step 3)"
     assert read_status(tmp_path)["state"] == "interrupted"
     with pytest.raises(KeyboardInterrupt):  # the usual meaning is back
         signal.raise_signal(signal.SIGINT)
@@ -138,7 +152,7 @@ def test_a_second_ctrl_c_stops_at_once_even_where_a_library_hides_it(tmp_path):
 
 def test_ctrl_c_while_the_run_closes_leaves_its_state_interrupted(tmp_path):
     run = make_run(tmp_path)
-    with pytest.raises(KeyboardInterrupt, match="interrupted at env step -1, before the first checkpoint"), run:  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt, match="interrupted at env step -1; resume with"), run:  # noqa: PT012
         run._logger.close = lambda: signal.raise_signal(signal.SIGINT)
         for _ in run.steps():
             signal.raise_signal(signal.SIGINT)
@@ -177,9 +191,7 @@ def test_resolved_settings_are_recorded(tmp_path):
         def load_state_dict(self, state):
             pass
 
-    run = Run(OmegaConf.create(SETTINGS | {"run_dir": str(tmp_path)}))
-    run.keep(env=toy_env(), policy=toy_actor(), loss=Loss())
-    with run:
+    with make_run(tmp_path, parts={"loss": Loss()}):
         pass
     record = OmegaConf.load(tmp_path / "config.yaml").record
     assert (record.target_entropy, record.device) == (-6.0, "cpu") and "torch" in record.versions
@@ -195,5 +207,5 @@ def test_a_run_that_another_process_writes_is_left_alone(tmp_path):
 
 
 def test_a_run_needs_its_environment_and_its_policy(tmp_path):
-    with pytest.raises(RuntimeError, match="needs keep"), Run(OmegaConf.create(SETTINGS)):
+    with pytest.raises(RuntimeError, match="needs keep"), new_run():
         pass

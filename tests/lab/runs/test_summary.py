@@ -3,7 +3,7 @@ from __future__ import annotations
 import contextlib
 
 from eqr_torchrl.lab.runs import RunStatus, summarise_sweep
-from eqr_torchrl.lab.runs.summary import main
+from eqr_torchrl.lab.runs.folder import main
 
 
 def make_runs(root):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import csv
 import os
 import uuid
 import warnings
@@ -14,19 +14,20 @@ import numpy as np
 import torch
 from torchrl.record.loggers import Logger, TensorboardLogger, WandbLogger
 
-from eqr_torchrl.lab.runs.tables import EVALUATIONS_FILE, METRICS_FILE, STEP, Table
+from eqr_torchrl.lab.runs.folder import EVALUATIONS_FILE, METRICS_FILE, STEP, read_csv, write_csv
 
 BACKENDS = ("tensorboard", "wandb")
 _LABELS = ("env", "algorithm", "utility", "seed", STEP, "warmup_steps")
-EVALUATION_COLUMNS = (*_LABELS, "episode", "episode_return", "episode_length")
+_NEEDED = (*_LABELS, "episode", "episode_return", "episode_length")
+EVALUATION_COLUMNS = (*_NEEDED, "terminated")
 
 
 class RunLogger:
     """Writes a run's numbers: ``metrics.csv`` (one row a call), ``evaluations.csv`` (one row an evaluation episode).
 
     Both reach TensorBoard and wandb too, with environment steps as horizontal axis; of an evaluation the means over its
-    episodes, as ``evaluation/episode_return`` and ``evaluation/episode_length``. An error of a logger (no account, no
-    network, a full disk) becomes one warning, and training continues.
+    episodes, such as ``evaluation/episode_return``. An error of a logger (no account, no network, a full disk) becomes
+    one warning, and training continues.
 
     Args:
         folder: the run folder, made if need be. Existing tables are continued.
@@ -34,8 +35,8 @@ class RunLogger:
         config: settings of the run, for loggers that show them.
         wandb: keyword arguments of ``wandb.init`` (``project``, ``group``, ``mode``, ...). Without a ``mode``, wandb is
             offline if there is no key or no network: upload later with ``wandb sync``.
-        resume_at: drop what was logged beyond this environment step, that of the checkpoint to resume. TensorBoard
-            does so too; wandb cannot take points back and shows those twice.
+        resume_at: environment step of the checkpoint that is resumed: TensorBoard drops what lies beyond, as
+            :func:`~eqr_torchrl.lab.runs.rewind` does in the tables; wandb cannot, and shows those points twice.
 
     Raises:
         ValueError: if a backend is none of the above.
@@ -63,9 +64,8 @@ class RunLogger:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._warned: set[str] = set()
-        last = math.inf if resume_at is None else resume_at
-        self._metrics = Table(self.folder / METRICS_FILE, [STEP], last)
-        self._evaluations = Table(self.folder / EVALUATIONS_FILE, EVALUATION_COLUMNS, last)
+        self._metrics = _Table(self.folder / METRICS_FILE, [STEP])
+        self._evaluations = _Table(self.folder / EVALUATIONS_FILE, EVALUATION_COLUMNS)
         self._backends: dict[str, Logger] = {}
         for backend in backends:
             name = backend if isinstance(backend, str) else type(backend).__name__
@@ -91,7 +91,7 @@ class RunLogger:
         """Log the episodes of one evaluation.
 
         Args:
-            episodes: rows of :func:`~eqr_torchrl.lab.evaluation.evaluate`.
+            episodes: rows of :func:`~eqr_torchrl.lab.evaluation.evaluate`; ``terminated`` may be missing.
             env_steps: environment steps taken so far, after the warm-up, as the paper counts.
             **labels: the same in every row: ``env``, ``algorithm``, ``utility``, ``seed``, ``warmup_steps``.
 
@@ -100,11 +100,10 @@ class RunLogger:
         """
         for episode in episodes:
             row = {**labels, STEP: int(env_steps), **episode}
-            if missing := [name for name in EVALUATION_COLUMNS if name not in row]:
-                columns = ", ".join(EVALUATION_COLUMNS)
-                raise ValueError(f"an evaluation must have the columns {columns}: missing {missing}.")
+            if missing := [name for name in _NEEDED if name not in row]:
+                raise ValueError(f"an evaluation must have the columns {', '.join(_NEEDED)}: missing {missing}.")
             self._guard(EVALUATIONS_FILE, self._evaluations.append, row)
-        names = ("episode_return", "episode_length")
+        names = [name for name in ("episode_return", "episode_length", "terminated") if name in episodes[0]]
         means = {f"evaluation/{name}": float(np.mean([row[name] for row in episodes])) for name in names}
         self._send(means, int(env_steps))
 
@@ -190,3 +189,27 @@ def _as_number(name: str, value: Any) -> int | float:
         return int(value) if isinstance(value, bool) else value
     shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
     raise ValueError(f"a logged value must be one number: got {type(value).__name__}{shape} for {name!r}.")
+
+
+class _Table:
+    """A CSV file with one header line, appended to row by row; a new column rewrites it once."""
+
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        self.path, self.columns = path, list(columns)
+        if not path.exists():
+            return
+        if rows := read_csv(path):
+            self.columns = list(rows[0])
+            write_csv(path, self.columns, rows)  # without the unfinished line of a process that was killed
+        else:
+            path.unlink()
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Writes one row; columns it does not name stay empty."""
+        new = [name for name in row if name not in self.columns]
+        if new or not self.path.exists():
+            columns = [*self.columns, *new]
+            write_csv(self.path, columns, read_csv(self.path) if self.path.exists() else [])
+            self.columns = columns
+        with open(self.path, "a", encoding="utf-8", newline="") as file:
+            csv.DictWriter(file, self.columns, lineterminator="\n").writerow(row)

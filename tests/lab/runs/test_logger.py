@@ -10,8 +10,8 @@ import pytest
 import torch
 from torchrl.record.loggers import Logger
 
-from eqr_torchrl.lab.runs import RunLogger, read_csv
-from eqr_torchrl.lab.runs.tables import Table
+from eqr_torchrl.lab.runs import RunLogger, read_csv, rewind
+from eqr_torchrl.lab.runs.logger import _Table
 
 LABELS = {"env": "Pendulum-v1", "algorithm": "eqr_sac", "utility": "mean", "seed": 0, "warmup_steps": 5000}
 EPISODES = [
@@ -92,6 +92,7 @@ def test_a_resumed_run_writes_the_rows_of_an_uninterrupted_one(tmp_path):
     run(RunLogger(cut), range(1, 8))  # the checkpoint is that of step 3; killed within a line
     with open(cut / "metrics.csv", "a") as file:
         file.write("8,0.3")
+    rewind(cut, 3)
     run(RunLogger(cut, resume_at=3), range(4, 10))
     for name in ("metrics.csv", "evaluations.csv"):
         assert (cut / name).read_bytes() == (whole / name).read_bytes()
@@ -113,7 +114,7 @@ def test_a_full_disk_warns_once_and_training_continues(tmp_path, monkeypatch):
     logger = RunLogger(tmp_path)
     logger.log({"loss": 1}, env_steps=1)
     with monkeypatch.context() as patch:
-        patch.setattr(Table, "append", lambda self, row: (_ for _ in ()).throw(OSError("no space left")))
+        patch.setattr(_Table, "append", lambda self, row: (_ for _ in ()).throw(OSError("no space left")))
         with pytest.warns(UserWarning, match=r"logger metrics.csv failed; training continues .* no space left"):
             logger.log({"loss": 2}, env_steps=2)
         logger.log({"loss": 3}, env_steps=3)
