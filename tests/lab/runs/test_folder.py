@@ -118,7 +118,7 @@ def test_resume_from_a_path(tmp_path):
     assert plan_run(tmp_path, "x", resume=checkpoint) == (old, checkpoint, False, None)
     elsewhere = plan_run(tmp_path, "x", resume=checkpoint, run_dir=tmp_path / "new")
     assert elsewhere == (tmp_path / "new", checkpoint, False, old)
-    prepare_folder(elsewhere)
+    prepare_folder(elsewhere, 10)
     assert (tmp_path / "new" / "metrics.csv").read_text() == "env_steps\n1\n"
 
 

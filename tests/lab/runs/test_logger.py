@@ -15,8 +15,8 @@ from eqr_torchrl.lab.runs.logger import _Table
 
 LABELS = {"env": "Pendulum-v1", "algorithm": "eqr_sac", "utility": "mean", "seed": 0, "warmup_steps": 5000}
 EPISODES = [
-    {"episode": 0, "episode_return": -200.5, "episode_length": 200},
-    {"episode": 1, "episode_return": -100.0, "episode_length": 100},
+    {"episode": 0, "episode_return": -200.5, "episode_length": 200, "terminated": 0},
+    {"episode": 1, "episode_return": -100.0, "episode_length": 100, "terminated": 1},
 ]
 
 
@@ -57,9 +57,9 @@ def test_evaluations_have_the_columns_of_the_comparison(tmp_path):
     logger = RunLogger(tmp_path)
     logger.log_evaluation(EPISODES, 1000, **LABELS)
     assert (tmp_path / "evaluations.csv").read_text().splitlines() == [
-        "env,algorithm,utility,seed,env_steps,warmup_steps,episode,episode_return,episode_length",
-        "Pendulum-v1,eqr_sac,mean,0,1000,5000,0,-200.5,200",
-        "Pendulum-v1,eqr_sac,mean,0,1000,5000,1,-100.0,100",
+        "env,algorithm,utility,seed,env_steps,warmup_steps,episode,episode_return,episode_length,terminated",
+        "Pendulum-v1,eqr_sac,mean,0,1000,5000,0,-200.5,200,0",
+        "Pendulum-v1,eqr_sac,mean,0,1000,5000,1,-100.0,100,1",
     ]
     with pytest.raises(ValueError, match=r"missing \['warmup_steps'\]"):
         logger.log_evaluation(EPISODES, 1000, **{k: v for k, v in LABELS.items() if k != "warmup_steps"})
@@ -144,6 +144,7 @@ def test_tensorboard_gets_metrics_and_returns_at_env_steps(tmp_path):
     assert scalars(tmp_path, "train/loss") == [(250, 0.5)]
     assert scalars(tmp_path, "evaluation/episode_return") == [(300, -150.25)]  # mean of -200.5 and -100
     assert scalars(tmp_path, "evaluation/episode_length") == [(300, 150.0)]
+    assert scalars(tmp_path, "evaluation/terminated") == [(300, 0.5)]  # one of two
 
 
 def test_tensorboard_forgets_what_a_resumed_run_logs_again(tmp_path):
@@ -213,7 +214,8 @@ def test_wandb_loses_no_row_when_steps_go_back(tmp_path, runs):
             logger.close()
     assert [[row["env_steps"] for row in run.rows] for run in runs] == [[100, 100, 99], [50, 50, 49], [1, 1, 0]]
     assert runs[0].rows[1] == {
-        "env_steps": 100, "evaluation/episode_return": -150.25, "evaluation/episode_length": 150.0
+        "env_steps": 100, "evaluation/episode_return": -150.25, "evaluation/episode_length": 150.0,
+        "evaluation/terminated": 0.5,
     }  # fmt: skip
     assert runs[0].id == runs[1].id != runs[2].id  # a resumed run is the same run, another trial is not
     assert (("*",), {"step_metric": "env_steps"}) in runs[0].metrics
