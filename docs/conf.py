@@ -49,6 +49,7 @@ if os.environ.get("DOCS_ONLINE"):
     }
 
 autodoc_typehints = "description"
+autodoc_type_aliases = {"ArrayLike": "ArrayLike"}  # one word, not four lines of union
 autodoc_typehints_description_target = "documented"
 autodoc_member_order = "bysource"
 autosummary_generate = False

@@ -6,7 +6,8 @@
 
 Everything is measured on fresh episodes of the stochastic policy, which no model was fitted to. Values are soft: they
 contain the entropy bonus at the checkpoint's temperature. A return is one noisy sample around a value, so calibration
-against returns is strict where the policy or the environment is noisy.
+against returns is strict where the policy or the environment is noisy. Episodes run until less than 1 % of a value is
+left, whatever the time limit of the run was.
 """
 
 from __future__ import annotations
@@ -22,10 +23,14 @@ from typing import Any, cast
 import torch
 from omegaconf import OmegaConf
 from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torchrl.envs import EnvBase
 
 from eqr_torchrl.lab.diagnostics import (
+    Episodes,
     calibration_error,
     central_interval_coverage,
+    conformal_interval,
     held_out_errors,
     member_returns,
     plot_calibration,
@@ -62,6 +67,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--horizon", type=int, help="steps of the model's drift (those of the median episode, while they count)"
     )
+    parser.add_argument(
+        "--calibrate", type=int, default=40, metavar="N",
+        help="episodes for intervals of new returns, half of them to check; 38 at least, or 0 (%(default)s)",
+    )  # fmt: skip
     parser.add_argument("--plane", metavar="I,J", help="state entries of the value maps (0,1 if there are but two)")
     parser.add_argument("--format", default="png", choices=["png", "pdf", "svg"], help="of the figures (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of everything random (%(default)s)")
@@ -88,6 +97,12 @@ def main() -> None:
         report.append(line + "\n")
         print(line)
 
+    limit = cfg.env.get("max_episode_steps") or "its own"
+    say(
+        f"Episodes run for up to {steps} steps here, of which the first half is judged: a value looks beyond the time "
+        f"limit of training ({limit})."
+    )
+
     # Real episodes: several from each start state
     groups = [
         sample_episodes(
@@ -98,23 +113,32 @@ def main() -> None:
     ]  # fmt: skip
     episodes = [episode for group in groups for episode in group.transitions]
     transitions = joined(episodes)
-    # the little that lies beyond the end of an episode is taken from the critic's mean there
-    ends = torch.stack([episode["next", "observation"][-1] for episode in episodes])
-    beyond = value_quantiles(critic, actor, ends, num_actions=32, seed=args.seed).mean(-1)
+    returns = [r for group in groups for r in completed(group, critic, actor, args.seed)]
     tails = [weight for group in groups for weight in group.tail_weight]
-    returns = [r for group in groups for r in group.returns]
-    returns = [r + weight * value for r, weight, value in zip(returns, tails, beyond, strict=True)]
     starts = torch.stack([group.transitions[0]["observation"][0] for group in groups])
 
     # 1. The world model: one step, and many
     errors = held_out_errors(model_env.world_model, transitions)
-    least = errors.explained.nan_to_num(nan=torch.inf).min(1).values  # entries that never change cannot be explained
+    names = entry_names(env, starts.shape[-1])
+    predicted = [*names, "reward"]
+    least, worst = errors.explained.nan_to_num(nan=torch.inf).min(1)  # what never changes cannot be explained
+    off, where = errors.standardised.max(1)
     rows = [
-        [str(m), f"{errors.nll[m]:.2f}", f"{least[m]:.3f}", f"{errors.standardised[m].max():.2f}"]
+        [
+            str(m),
+            f"{errors.nll[m]:.2f}",
+            f"{least[m]:.3f} ({predicted[worst[m]]})",
+            f"{off[m]:.2f} ({predicted[where[m]]})",
+        ]
         for m in range(len(errors.nll))
     ]
     header = ["member", "NLL (nats)", "least explained variance", "largest standardised error"]
     show(f"World model on {len(transitions)} unseen transitions, one step", header, rows)
+    say(
+        "Explained variance: of the change of an entry in a step (of the reward itself). 1 is perfect, 0 as good as "
+        "the mean, negative worse: usual for an entry that hardly changes, where little but noise is left to explain. "
+        "Standardised error: in predicted standard deviations, 1 if the predicted noise is right."
+    )
     typical = int(statistics.median(len(episode) for episode in episodes))
     length = args.horizon or min(steps // 2, typical)
     windows = [trajectory_windows(episode, length) for episode in episodes if len(episode) >= length]
@@ -170,7 +194,33 @@ def main() -> None:
         show(f"Returns inside central intervals, {len(truth)} visited states", ["nominal", "covered"], rows)
         say(f"Kolmogorov-Smirnov distance from calibration: {calibration_error(posterior, truth):.3f}")
 
-    # 4. The critic's spread against that of the members, at visited states
+    # 4. Intervals for the return of a new episode, from half of the episodes and checked on the others
+    if args.calibrate:
+        fresh = sample_episodes(
+            env, actor, num_episodes=args.calibrate, max_steps=steps // 2, gamma=cfg.gamma, alpha=alpha,
+            seed=args.seed + args.states,
+        )  # fmt: skip
+        truth = torch.stack([r[0] for r in completed(fresh, critic, actor, args.seed)])
+        first = torch.stack([episode["observation"][0] for episode in fresh.transitions])
+        atoms = value_quantiles(critic, actor, first, num_actions=32, seed=args.seed)
+        half = args.calibrate // 2
+        interval = conformal_interval(atoms[:half].mean(-1), truth[:half])
+        held = interval.coverage(atoms[half:].mean(-1), truth[half:])
+        raw = central_interval_coverage(atoms[half:], truth[half:], [0.9])[0]
+        width = (atoms[half:].quantile(0.95, dim=-1) - atoms[half:].quantile(0.05, dim=-1)).mean()
+        rows = [
+            ["critic's atoms, 5 % to 95 %", f"{width:.3g}", f"{raw:.0%}"],
+            [f"value {-interval.below:+.3g} to {interval.above:+.3g}", f"{interval.above + interval.below:.3g}",
+             f"{held:.0%}"],
+        ]  # fmt: skip
+        count = len(truth) - half
+        show("Return of a new episode, intervals of 90 %", ["interval", "width", f"holds, of {count} others"], rows)
+        say(
+            f"The second is calibrated on {half} episodes (split conformal); a right interval holds 90 % of {count} "
+            f"others, give or take {math.sqrt(0.09 / count):.0%}."
+        )
+
+    # 5. The critic's spread against that of the members, at visited states
     if not cfg.loss._target_.endswith(".SACLoss"):  # whose critics are no posterior
         visited = torch.linspace(0, len(transitions) - 1, min(args.visited, len(transitions))).long()
         spread = value_spread(
@@ -193,7 +243,7 @@ def main() -> None:
         with open(out / "spread.csv", "w", newline="", encoding="utf-8") as file:
             csv.writer(file, lineterminator="\n").writerows([[*found, "verdict"], [*found.values(), verdict]])
 
-    # 5. Maps over a plane of states
+    # 6. Maps over a plane of states
     plane = args.plane or ("0,1" if starts.shape[-1] == 2 else None)
     if plane:
         i, j = (int(entry) for entry in plane.split(","))
@@ -201,10 +251,26 @@ def main() -> None:
         x, y = (torch.linspace(observed[:, k].min().item(), observed[:, k].max().item(), 100) for k in (i, j))
         mean, std = value_map(critic, actor, x, y, observation=observed.median(0).values, entries=(i, j))
         maps = {"mean of the value (return)": mean, "epistemic std of the value (return)": std}
-        axes = {"xlabel": f"state entry {i}", "ylabel": f"state entry {j}"}
+        axes = {"xlabel": names[i], "ylabel": names[j]}
         plot_value_maps(x, y, maps, out / f"value_map.{args.format}", **axes)
     (out / "diagnostics.txt").write_text("\n".join(report), encoding="utf-8")
     print(f"\nWritten to {out}")
+
+
+def completed(
+    episodes: Episodes, critic: TensorDictModuleBase, policy: TensorDictModuleBase, seed: int
+) -> list[torch.Tensor]:
+    """Returns whose little rest beyond the end of the episode is the critic's mean there."""
+    ends = torch.stack([episode["next", "observation"][-1] for episode in episodes.transitions])
+    beyond = value_quantiles(critic, policy, ends, num_actions=32, seed=seed).mean(-1)
+    parts = zip(episodes.returns, episodes.tail_weight, beyond, strict=True)
+    return [returns + weight * value for returns, weight, value in parts]
+
+
+def entry_names(env: EnvBase, size: int) -> list[str]:
+    """Names of the entries of the state: ``env.entry_names``, where the environment has them."""
+    names = list(getattr(env, "entry_names", None) or ())
+    return names if len(names) == size else [f"state entry {i}" for i in range(size)]
 
 
 def joined(parts: list[TensorDictBase]) -> TensorDictBase:

@@ -11,7 +11,6 @@ import warnings
 from contextlib import ExitStack, closing
 from typing import Any
 
-import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from torchrl import torchrl_logger
@@ -21,7 +20,7 @@ from torchrl.objectives import SoftUpdate
 
 from eqr_torchrl.imagination import TRANSITION_KEYS, make_replay_buffer
 from eqr_torchrl.lab.comparison import plot_learning_curve
-from eqr_torchrl.lab.diagnostics import plot_value_distribution, value_quantiles
+from eqr_torchrl.lab.diagnostics import plot_start_values
 from eqr_torchrl.lab.envs import TerminationGuard, import_by_name, reward_bounds, termination_for
 from eqr_torchrl.lab.evaluation import evaluate
 from eqr_torchrl.lab.memory import check_memory
@@ -106,11 +105,10 @@ def train(cfg: DictConfig, env: EnvBase, eval_env: EnvBase | None = None) -> flo
 
     if run.last_return is not None:
         plot_learning_curve(run.folder, run.folder / "figures" / "learning_curve.png")
-        states = torch.stack([env.reset()["observation"] for _ in range(3)])
-        quantiles = value_quantiles(critics[0], actor, states)
-        if quantiles.shape[-1] > 1:
-            labels = [f"initial state {i + 1}" for i in range(3)]
-            plot_value_distribution(quantiles, labels, run.folder / "figures" / "value_distribution.png")
+        plot_start_values(
+            env, actor, critics[0], imagine.model_env, run.folder / "figures" / "value_distribution.png",
+            gamma=cfg.gamma, alpha=loss.log_alpha.exp().item(),
+        )  # fmt: skip
     return run.last_return
 
 

@@ -18,6 +18,7 @@ def plot_value_distribution(
     *,
     returns: Sequence[ArrayLike] | None = None,
     member_values: ArrayLike | None = None,
+    title: str = "",
 ) -> Path:
     """Draws the value posterior at a few states: density on the left, quantile function on the right.
 
@@ -30,6 +31,7 @@ def plot_value_distribution(
         returns: Monte-Carlo returns from each state in the real environment, R sequences of any length: ticks below
             the densities, their mean a dashed line.
         member_values: Monte-Carlo value of each ensemble member at each state, shape ``[R, M]``: circles.
+        title: what the figure shows, or the verdict on it.
 
     Raises:
         ValueError: if the shapes do not fit.
@@ -63,12 +65,13 @@ def plot_value_distribution(
                 density_axes.plot(
                     members[i], np.full(members[i].size, baseline), "o", color=colour, markersize=3.5, fillstyle="none"
                 )
+        figure.suptitle(title, fontsize=8)
         value = "value (discounted return)"
         density_axes.set(xlabel=value, ylabel="posterior density / peak", yticks=[0, 0.5, 1])
         quantile_axes.set(xlabel="quantile level", ylabel=value, xlim=(0, 1))
         handles = quantile_axes.get_legend_handles_labels()[0]
         if returns is not None:
-            handles.append(legend_key("--", "Monte-Carlo returns (ticks), mean"))
+            handles.append(legend_key("--", "real returns (ticks), mean"))
         if members is not None:
             handles.append(legend_key("o", "value in each ensemble member"))
         figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 4))

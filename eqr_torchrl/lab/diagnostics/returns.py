@@ -16,7 +16,6 @@ from torchrl.modules.distributions.utils import rsample_and_log_prob
 from eqr_torchrl.imagination import ModelBasedEnv
 from eqr_torchrl.lab.evaluation import device_of, evaluation_mode, isolated_rng
 
-
 _LOG_PROB = "action_log_prob"
 
 

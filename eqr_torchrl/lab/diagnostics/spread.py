@@ -132,9 +132,10 @@ def spread_verdict(spread: ValueSpread, *, coverage: float | None = None) -> str
 
     Examples:
         >>> spread_verdict(ValueSpread(200, 0.1, memberwise=False, critic_std=0.1, member_std=1.0, error=0.0))
-        'Too narrow: the critic states at most 0.10 of the spread between members; use algorithm=member_values.'
+        "Too narrow: the critic's standard deviation is at most 10% of the members'; use algorithm=member_values."
     """
     ratio, narrow = spread.ratio, spread.ratio < 0.5
+    relative = f"{ratio:.0%} of the members'" if math.isfinite(ratio) else "positive, and the members' is 0"
     if spread.left_out > (0.9 if spread.memberwise or narrow else 0.5):
         return (
             f"Not judged: the models can be trusted for {spread.horizon} steps, and {spread.left_out:.0%} of the value "
@@ -148,18 +149,15 @@ def spread_verdict(spread: ValueSpread, *, coverage: float | None = None) -> str
             "train with more updates before judging it."
         )
     if narrow and spread.memberwise:
-        return f"Too narrow: the critic states {ratio:.2f} of the spread between members; train with more updates."
+        return f"Too narrow: the critic's standard deviation is {relative}; train with more updates."
     if narrow:
-        return (
-            f"Too narrow: the critic states at most {ratio:.2f} of the spread between members; "
-            "use algorithm=member_values."
-        )
+        return f"Too narrow: the critic's standard deviation is at most {relative}; use algorithm=member_values."
     if ratio > 2:
         return (
-            f"Too wide: the critic states {ratio:.3g} times the spread between members; its atoms have not converged "
-            "yet, train with more updates."
+            f"Too wide: the critic's standard deviation is {relative}; its atoms have not converged, train with more "
+            "updates."
         )
-    agrees = f"the critic states {ratio:.2f} of the spread between members"
+    agrees = f"the critic's standard deviation is {relative}"
     if coverage is not None and coverage < 0.2:
         return (
             f"Calibrated to the models, not to the environment: {agrees}, but {coverage:.0%} of real returns lie in "

@@ -23,9 +23,9 @@ CONFIG = {
     "rollout": {
         "_target_": "eqr_torchrl.imagination.BranchedRollouts",
         "horizon": 2,
-        "termination_fn": "${oc.select:termination_fn,null}",
-        "reward_fn": "${oc.select:reward_fn,null}",
     },
+    "termination_fn": None,
+    "reward_fn": None,
 }
 DOUBLE = {
     "critic": CONFIG["critic"] | {"num_quantiles": 1},
@@ -66,6 +66,9 @@ def test_diagnose_reads_a_run_folder(tmp_path, monkeypatch, capsys, changes):
     run_diagnose(monkeypatch, str(tmp_path / "run"), *few, "--plane", "0,2")
     output = capsys.readouterr().out
     assert "World model on 56 unseen transitions" in output  # 2 states x 2 episodes x 14 steps
+    assert "up to 14 steps here, of which the first half is judged" in output  # Pendulum's own limit is 200
+    row = next(line for line in output.splitlines() if line.split()[:1] == ["0"])
+    assert row.count("(state entry ") + row.count("(reward)") == 2  # which entry has the least, and the largest
     assert "7.00 (0.00)" in output  # the weights of the checkpoint, not fresh ones
     atoms = {"EpistemicQuantileLoss": 5, "SACLoss": 2, "MemberwiseSACLoss": 5}  # quantiles, critics, members
     assert f"posterior of {atoms[(CONFIG | changes)['loss']['_target_'].split('.')[-1]]} atoms" in output
@@ -73,6 +76,11 @@ def test_diagnose_reads_a_run_folder(tmp_path, monkeypatch, capsys, changes):
     figures = {"calibration.png", "model_drift.png", "value_distribution.png", "value_map.png"}
     double = changes is DOUBLE  # two critics against overestimation are no posterior
     assert names == figures | {"diagnostics.txt"} | (set() if double else {"spread.csv"})
+    # the critic is 7 in every state, and every return far below: no atom holds any, calibrated intervals do
+    raw, calibrated = (
+        line.split()[-1] for line in output.splitlines() if line.strip().startswith(("critic's a", "value -"))
+    )
+    assert (raw, int(calibrated[:-1]) >= 60) == ("0%", True)
     assert ("Spread of values at 32 visited states" in output) != double
 
 

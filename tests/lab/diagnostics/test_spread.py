@@ -12,7 +12,7 @@ from tensordict.nn import TensorDictModule
 from toy_env import WalkEnv
 
 from eqr_torchrl.imagination import ModelBasedEnv
-from eqr_torchrl.lab.diagnostics import ValueSpread, spread_verdict, value_spread
+from eqr_torchrl.lab.diagnostics import ValueSpread, plot_start_values, spread_verdict, value_spread
 from eqr_torchrl.world_models import WorldModel
 
 GAMMA = 0.9
@@ -55,7 +55,7 @@ def test_exact_member_values_are_calibrated_at_every_horizon():
         assert spread.member_std == pytest.approx(DEVIATION / (1 - GAMMA), rel=1e-5)
         assert spread.error == pytest.approx(0.0, abs=1e-3)
         assert spread.left_out == pytest.approx(GAMMA**horizon)
-    assert spread_verdict(spread) == "Calibrated: the critic states 1.00 of the spread between members."
+    assert spread_verdict(spread) == "Calibrated: the critic's standard deviation is 100% of the members'."
 
 
 def test_pooled_fixed_point_is_too_narrow_by_the_ratio_of_the_theory():
@@ -65,7 +65,7 @@ def test_pooled_fixed_point_is_too_narrow_by_the_ratio_of_the_theory():
     assert spread.ratio == pytest.approx(math.sqrt((1 - GAMMA) / (1 + GAMMA)), rel=1e-4)
     assert spread.error == pytest.approx(0.0, abs=1e-3)
     assert spread_verdict(spread) == (
-        "Too narrow: the critic states at most 0.23 of the spread between members; use algorithm=member_values."
+        "Too narrow: the critic's standard deviation is at most 23% of the members'; use algorithm=member_values."
     )
 
 
@@ -105,22 +105,39 @@ def test_noise_of_few_rollouts_is_not_mistaken_for_disagreement():
     assert spread.member_std == pytest.approx(DEVIATION / (1 - GAMMA), rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("shift", "start"), [(0.0, "Critic is 0.291 from"), (50.0, "Not converged: critic is 50.3 from")]
+)
+def test_the_figure_of_a_run_shows_the_members_beside_the_critic(tmp_path, figures, shift, start):
+    model_env = ModelBasedEnv(Loops(), WalkEnv(), termination_fn=never)
+    title = plot_start_values(
+        WalkEnv(), gaussian_policy(), critic(VALUES + shift), model_env, tmp_path / "start.png", gamma=GAMMA
+    )
+    # 44 steps, until 0.9^44 = 0.97 % are left: the members are (1 - 0.9^44) VALUES, 0.29 below 30 on average; the
+    # standard deviation of VALUES is 18.7
+    members = [line for line in figures[0].axes[0].lines if line.get_marker() == "o"]
+    assert [line.get_xdata().tolist() for line in members] == [pytest.approx(((1 - 0.9**44) * VALUES).tolist())] * 3
+    assert figures[0].get_suptitle() == title
+    assert title.startswith(start)
+    assert title.endswith("(spread 18.7); not compared with real episodes")
+
+
 GOOD = ValueSpread(100, 0.1, True, critic_std=1.0, member_std=1.0, error=0.5)
 
 
 @pytest.mark.parametrize(
     ("spread", "coverage", "expected"),
     [
-        (GOOD, 0.5, "Calibrated: the critic states 1.00 of the spread between members."),
+        (GOOD, 0.5, "Calibrated: the critic's standard deviation is 100% of the members'."),
         (
             GOOD,
             0.1,
             "Calibrated to the models, not to the environment: .* 10% of real returns .* raise world_model.prior_scale",
         ),
         (GOOD._replace(error=2.1), 0.5, "Not converged: the critic is off by 2.1 from its own models, .* more updates"),
-        (GOOD._replace(critic_std=0.4), 0.5, "Too narrow: .* states 0.40 of .* train with more updates"),
-        (GOOD._replace(critic_std=0.4, memberwise=False), 0.5, "Too narrow: .* at most 0.40 .*algorithm=member_values"),
-        (GOOD._replace(critic_std=3.0), 0.5, "Too wide: the critic states 3 times .* more updates"),
+        (GOOD._replace(critic_std=0.4), 0.5, "Too narrow: .* is 40% of .* train with more updates"),
+        (GOOD._replace(critic_std=0.4, memberwise=False), 0.5, "Too narrow: .* at most 40% .*algorithm=member_values"),
+        (GOOD._replace(critic_std=3.0), 0.5, "Too wide: .* is 300% of .* more updates"),
         (GOOD._replace(left_out=0.95, horizon=5), 0.5, "Not judged: the models can be trusted for 5 steps, and 95% of"),
         # where members have no values of their own, the spread that comes later is missing in theirs ...
         (GOOD._replace(left_out=0.6), 0.5, "Calibrated"),
@@ -128,7 +145,7 @@ GOOD = ValueSpread(100, 0.1, True, critic_std=1.0, member_std=1.0, error=0.5)
         # ... but what is narrower than a part of it is too narrow
         (GOOD._replace(left_out=0.6, memberwise=False, critic_std=0.1), 0.5, "Too narrow"),
         (GOOD._replace(critic_std=0.0, member_std=0.0, error=0.0), 0.5, "No spread: the members agree"),
-        (GOOD._replace(member_std=0.0), None, "Too wide: the critic states inf times"),
+        (GOOD._replace(member_std=0.0), None, "Too wide: .* positive, and the members' is 0"),
     ],
 )
 def test_verdicts(spread, coverage, expected):

@@ -1,0 +1,76 @@
+"""The figure at the end of a run: the critic's posterior beside the values in its own models."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+from tensordict.nn import TensorDictModuleBase
+from torchrl.envs import EnvBase
+
+from eqr_torchrl.imagination import ModelBasedEnv
+from eqr_torchrl.lab.diagnostics.critic_values import value_quantiles
+from eqr_torchrl.lab.diagnostics.plots import plot_value_distribution
+from eqr_torchrl.lab.diagnostics.returns import member_returns
+
+TAIL = 0.01  # share of a value that may lie beyond the end of a rollout
+
+
+@torch.no_grad()
+def plot_start_values(
+    env: EnvBase,
+    policy: TensorDictModuleBase,
+    critic: TensorDictModuleBase,
+    model_env: ModelBasedEnv,
+    path: str | Path,
+    *,
+    gamma: float,
+    alpha: float = 0.0,
+    num_states: int = 3,
+    num_rollouts: int = 10,
+    seed: int = 0,
+) -> str | None:
+    """Draws the critic's posterior at a few start states beside the values of the members; the title compares them.
+
+    No real episode is run, so that the title never calls a critic calibrated: ``examples/diagnose.py`` judges that.
+    Rollouts end where 1 % of the value is left, or after 1,000 steps.
+
+    Args:
+        env: the real environment; reset ``num_states`` times.
+        policy: acts; its actions are sampled.
+        critic: as in :func:`value_quantiles`.
+        model_env: the world model as an environment, M members.
+        path: file to write.
+        gamma: discount, in [0, 1).
+        alpha: entropy temperature, as in :func:`sample_episodes`.
+        num_states: start states, R.
+        num_rollouts: rollouts from each state in each member.
+        seed: of the noise and the actions; the global generators are untouched.
+
+    Returns:
+        The title; ``None``, and no figure, for a critic of a single atom, which is no distribution.
+
+    Examples:
+        >>> from eqr_torchrl.imagination import never_terminates
+        >>> from eqr_torchrl.world_models import GaussianEnsemble
+        >>> model_env = ModelBasedEnv(GaussianEnsemble(3, 1, num_members=5), toy_env(), termination_fn=never_terminates)
+        >>> plot_start_values(toy_env(), toy_actor(), toy_critic(), model_env, folder / "start.png", gamma=0.5)[:6]
+        'Critic'
+    """
+    observation = torch.stack([env.reset()["observation"] for _ in range(num_states)])
+    quantiles = value_quantiles(critic, policy, observation, num_actions=32, seed=seed).cpu()  # [R, N]
+    if quantiles.shape[-1] < 2:
+        return None
+    horizon = min(math.ceil(math.log(TAIL) / math.log(gamma)), 1000) if gamma > 0 else 1
+    members = member_returns(
+        model_env, policy, observation, horizon=horizon, gamma=gamma, num_rollouts=num_rollouts, alpha=alpha, seed=seed
+    ).returns.mean(-1).cpu()  # fmt: skip
+    error = (quantiles.mean(-1) - members.mean(-1)).square().mean().sqrt().item()
+    spread = max(values.var(-1, correction=0).mean().sqrt().item() for values in (quantiles, members))
+    state = "not converged: critic" if error > 2 * spread else "critic"
+    title = f"{state} is {error:.3g} from its models (spread {spread:.3g}); not compared with real episodes"
+    title = title[0].upper() + title[1:]
+    labels = [f"start state {i + 1}" for i in range(num_states)]
+    plot_value_distribution(quantiles, labels, path, member_values=members, title=title)
+    return title
