@@ -52,12 +52,13 @@ def train(cfg: DictConfig, env: EnvBase, eval_env: EnvBase | None = None) -> flo
     critics = [instantiate(cfg.critic, env).to(cfg.device) for _ in range(cfg.loss.num_qvalue_nets)]
     world_model = instantiate(cfg.world_model, env).to(cfg.device)  # posterior over MDPs
     fit = instantiate(cfg.fit, world_model)  # maximum likelihood
-    rule = termination_for(env, cfg.termination_fn)
+    rule = None if world_model.predicts_termination else termination_for(env, cfg.termination_fn)
     reward_fn = import_by_name(cfg.reward_fn) if cfg.reward_fn else None
     imagine = instantiate(
         cfg.rollout, world_model, env, termination_fn=rule, reward_fn=reward_fn
     )  # T steps in each member
-    env.append_transform(TerminationGuard(imagine.termination_fn, env.env_name))
+    if rule is not None:
+        env.append_transform(TerminationGuard(rule, env.env_name))
     print(check_memory("D", cfg.replay_capacity, env.fake_tensordict().select(*TRANSITION_KEYS)))
     print(check_memory("D_model", imagine.capacity, imagine.transition, cfg.model_buffer.dtype, cfg.device))
     replay = make_replay_buffer(cfg.replay_capacity)
@@ -98,6 +99,7 @@ def train(cfg: DictConfig, env: EnvBase, eval_env: EnvBase | None = None) -> flo
             if step < 1:
                 continue
             if (step - 1) % cfg.retrain_every == 0:
+                imagine.adapt_horizon(replay)  # as many steps as the models foresaw what came since the last fit
                 run.log("model", fit(replay[:]))  # learn the models
                 run.log("rollout", imagine(actor, replay[:], model_buffer))  # imagine
             for _ in range(cfg.utd_ratio):

@@ -13,9 +13,12 @@ from eqr_torchrl.world_models import WorldModel
 
 
 class KnownModel(WorldModel):
-    """Member ``m`` moves every state entry by ``drift[m]`` and pays ``reward[m]``, with Gaussian noise on both."""
+    """Member ``m`` moves every state entry by ``drift[m]`` and pays ``reward[m]``, with Gaussian noise on both.
 
-    def __init__(self, drift, reward=None, *, observation_dim: int = 3, scale: float = 0.0) -> None:
+    ``scale`` is one standard deviation, or one for each predicted entry.
+    """
+
+    def __init__(self, drift, reward=None, *, observation_dim: int = 3, scale=0.0) -> None:
         super().__init__(observation_dim, num_members=len(drift), predicts_reward=reward is not None)
         self.register_buffer("drift", torch.tensor(drift).view(-1, 1, 1))
         self.register_buffer("reward", None if reward is None else torch.tensor(reward).view(-1, 1, 1))
@@ -26,7 +29,7 @@ class KnownModel(WorldModel):
         loc = observation + self.drift
         if self.reward is not None:
             loc = torch.cat([loc, self.reward.expand(*observation.shape[:2], 1)], -1)
-        return loc, torch.full_like(loc, self.scale)
+        return loc, torch.as_tensor(self.scale, dtype=loc.dtype, device=loc.device).expand_as(loc)
 
 
 @pytest.fixture(autouse=True)

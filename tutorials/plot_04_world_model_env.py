@@ -71,7 +71,7 @@ def imagine(trajectory):
     for action in trajectory["action"]:
         noise = torch.zeros(5, 1, 1, world_model.noise_dim)
         with torch.no_grad():
-            state = model_env.transition(state, action.expand(5, 1, 1), noise)[0].squeeze(2)
+            state = model_env.sample_next(state, action.expand(5, 1, 1), noise)[0].squeeze(2)
         predicted.append(state[:, 0])
     return torch.stack(predicted, 1)
 

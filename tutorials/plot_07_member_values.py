@@ -61,7 +61,7 @@ with torch.no_grad():
     truth = torch.zeros(MEMBERS, state.shape[1], 1)
     for t in range(80):
         moves = actor(TensorDict({"observation": state}, state.shape[:2]))["action"]
-        state, reward, _ = model_env.advance(state, moves)
+        state, reward, _ = model_env.step_rows(state, moves)
         state = state.clamp(-1, 1)
         truth += GAMMA**t * reward
     truth = truth.view(MEMBERS, 20, 81).mean(1)

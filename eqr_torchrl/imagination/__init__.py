@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from eqr_torchrl.imagination.buffers import make_model_buffer, make_replay_buffer
+from eqr_torchrl.imagination.horizon import newest_transitions, open_loop_errors, steps_within
 from eqr_torchrl.imagination.member_buffers import MemberReplayBuffers, make_member_buffers
 from eqr_torchrl.imagination.model_based import ModelBasedEnv
 from eqr_torchrl.imagination.rollouts import TRANSITION_KEYS, BranchedRollouts, branched_rollout
-from eqr_torchrl.imagination.sampler import CapturableSampler, CapturableStorage
 from eqr_torchrl.imagination.successors import EnsembleSuccessors
 from eqr_torchrl.imagination.terminations import TerminationFn, never_terminates
 
 __all__ = [
     "TRANSITION_KEYS",
     "BranchedRollouts",
-    "CapturableSampler",
-    "CapturableStorage",
     "EnsembleSuccessors",
     "MemberReplayBuffers",
     "ModelBasedEnv",
@@ -24,4 +22,7 @@ __all__ = [
     "make_model_buffer",
     "make_replay_buffer",
     "never_terminates",
+    "newest_transitions",
+    "open_loop_errors",
+    "steps_within",
 ]

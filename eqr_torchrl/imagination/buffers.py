@@ -9,8 +9,6 @@ from tensordict import TensorDictBase
 from torchrl.data import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
 from torchrl.envs.transforms import Transform
 
-from eqr_torchrl.imagination.sampler import CapturableSampler, CapturableStorage
-
 
 def make_replay_buffer(capacity: int = 100_000, *, batch_size: int = 256, device=None) -> TensorDictReplayBuffer:
     """First-in, first-out buffer of real transitions, sampled uniformly with replacement.
@@ -76,12 +74,7 @@ def check_counts(**counts: int) -> None:
 
 def _buffer_parts(capacity: int, batch_size: int, device) -> dict[str, Any]:
     check_counts(capacity=capacity, batch_size=batch_size)
-    device = torch.device(device or "cpu")
-    if device.type == "cuda":  # draws there may be recorded in a CUDA graph
-        parts = {"storage": CapturableStorage(capacity, device=device), "sampler": CapturableSampler()}
-    else:
-        parts = {"storage": LazyTensorStorage(capacity, device=device)}
-    return {**parts, "batch_size": batch_size}
+    return {"storage": LazyTensorStorage(capacity, device=torch.device(device or "cpu")), "batch_size": batch_size}
 
 
 def floating_type(dtype: torch.dtype | str | None) -> torch.dtype:

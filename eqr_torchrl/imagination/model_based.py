@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from itertools import chain
+from typing import Any, Literal
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -12,7 +13,7 @@ from torchrl.data import Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase, ModelBasedEnvBase
 
 from eqr_torchrl.functional._generator import drawn_from
-from eqr_torchrl.imagination._user_functions import try_on_zeros
+from eqr_torchrl.imagination._user_functions import checked, checked_prediction
 from eqr_torchrl.imagination.terminations import TerminationFn
 from eqr_torchrl.world_models import WorldModel
 
@@ -30,19 +31,16 @@ class ModelBasedEnv(ModelBasedEnvBase):
     Args:
         world_model: posterior over MDPs.
         env: the real environment; its ``observation`` and ``action`` specs are taken over. It is never stepped.
-        termination_fn: end of an episode, see :data:`TerminationFn`. Required, since no default is right everywhere.
-        reward_fn: maps observations, actions and next observations to rewards ``[..., 1]``. Required if, and only if,
-            the world model does not predict rewards.
+        termination_fn: end of an episode, see :data:`TerminationFn`; there is no default, since none is right
+            everywhere. ``None`` if, and only if, the world model predicts terminations: an end is then drawn with the
+            probability that the member states, as a next state is.
+        reward_fn: maps observations ``[M, B, K, S]``, actions ``[M, B, K, A]`` and next observations ``[M, B, K, S]``
+            to rewards ``[M, B, K, 1]``. Required if, and only if, the world model does not predict rewards.
         reward_bounds: smallest and largest reward, to which predicted rewards are clipped, if known.
         member: ``"fixed"`` or ``"resampled"``.
         rows_per_member: ``B``, rows of every reset, step and rollout in each member.
         start_states: states ``[n, S]`` from which a reset without a given observation draws.
-        generator: source of randomness. Defaults to torch's global one.
-
-    Raises:
-        ValueError: if an argument is out of its range, sizes do not fit, ``reward_fn`` is missing or superfluous, or
-            a function or the world model, tried once on zeros, returns another shape or type than it must.
-        RuntimeError: on a reset that neither has an observation nor ``start_states``.
+        generator: source of randomness, on any device: numbers are drawn there. Defaults to torch's global one.
 
     Examples:
         >>> from eqr_torchrl.world_models import GaussianEnsemble
@@ -62,7 +60,7 @@ class ModelBasedEnv(ModelBasedEnvBase):
         world_model: WorldModel,
         env: EnvBase,
         *,
-        termination_fn: TerminationFn,
+        termination_fn: TerminationFn | None,
         reward_fn: RewardFn | None = None,
         reward_bounds: tuple[float, float] | None = None,
         member: Literal["fixed", "resampled"] = "fixed",
@@ -74,84 +72,104 @@ class ModelBasedEnv(ModelBasedEnvBase):
             raise ValueError(f'member must be "fixed" or "resampled", got {member!r}.')
         if rows_per_member < 1:
             raise ValueError(f"rows_per_member must be positive, got {rows_per_member}.")
-        if world_model.predicts_reward == (reward_fn is not None):
-            needed, instead = ("must be None", "False") if world_model.predicts_reward else ("is required", "True")
-            raise ValueError(
-                f"reward_fn {needed} for a world model with predicts_reward={world_model.predicts_reward}, "
-                f"got {getattr(reward_fn, '__name__', reward_fn)}; or build the model with learn_reward={instead} "
-                f"(on a command line, world_model.learn_reward={instead.lower()})."
-            )
+        for what, function in (("reward", reward_fn), ("termination", termination_fn)):
+            _check_one_source(what, getattr(world_model, f"predicts_{what}"), function)
         if reward_bounds is not None and not reward_bounds[0] < reward_bounds[1]:
             raise ValueError(f"reward_bounds must increase, got {tuple(reward_bounds)}.")
-        observation_spec, action_spec = env.observation_spec["observation"], env.action_spec_unbatched
-        if observation_spec.shape[-1] != world_model.observation_dim:
+        size_of_state, action_spec = env.observation_spec["observation"].shape[-1], env.action_spec_unbatched
+        if size_of_state != world_model.observation_dim:
             raise ValueError(
-                f"world_model must have the observation_dim of env, {observation_spec.shape[-1]}: "
-                f"got {world_model.observation_dim}."
+                f"world_model must have the observation_dim of env, {size_of_state}: got {world_model.observation_dim}."
             )
-        zeros = next(world_model.parameters(), torch.empty(0)).new_zeros(
-            world_model.num_members, 2, action_spec.shape[-1]
-        )
-        try_on_zeros(world_model, termination_fn, reward_fn, zeros)
-        device = zeros.device
-        size = torch.Size([world_model.num_members, rows_per_member])
+        values = chain(world_model.parameters(), world_model.buffers())
+        like = next((value for value in values if value.is_floating_point()), torch.empty(0))
+        device, dtype, size = like.device, like.dtype, torch.Size([world_model.num_members, rows_per_member])
         super().__init__(world_model, device=device, batch_size=size)  # pyright: ignore[reportArgumentType]
         self.termination_fn, self.reward_fn, self.member, self.generator = termination_fn, reward_fn, member, generator
-        self.start_states, self.reward_bounds = start_states, reward_bounds
+        self.reward_bounds, self.start_states = reward_bounds, None
+        if start_states is not None:
+            self.start_states = torch.as_tensor(start_states, dtype=dtype, device=device)
+            if self.start_states.ndim != 2 or not len(self.start_states) or self.start_states.shape[1] != size_of_state:
+                shape = tuple(self.start_states.shape)
+                raise ValueError(f"start_states must be of shape [n, {size_of_state}] with n > 0, got {shape}.")
         # predictions may leave any bounds
-        state = Unbounded(torch.Size([*size, world_model.observation_dim]), device=device)
+        state = Unbounded(torch.Size([*size, size_of_state]), device=device, dtype=dtype)
         self.observation_spec = Composite(observation=state, shape=size)
         self.state_spec = Composite(observation=state.clone(), shape=size)
-        self.action_spec = action_spec.to(device).expand(torch.Size([*size, *action_spec.shape]))
-        self.reward_spec = Unbounded(torch.Size([*size, 1]), device=device)
+        self.action_spec = action_spec.to(device).to(dtype).expand(torch.Size([*size, *action_spec.shape]))
+        self.reward_spec = Unbounded(torch.Size([*size, 1]), device=device, dtype=dtype)
         flag = Categorical(2, torch.Size([*size, 1]), dtype=torch.bool, device=device)
         self.full_done_spec = Composite(done=flag, terminated=flag.clone(), truncated=flag.clone(), shape=size)
+        with torch.no_grad():  # a wrong function is named here, and not after the warm-up of a run
+            state = like.new_zeros(world_model.num_members, 2, 1, size_of_state)
+            action = like.new_zeros(*state.shape[:-1], action_spec.shape[-1])
+            if reward_fn is not None:
+                checked("reward_fn", reward_fn, state, action, state)
+            if termination_fn is not None:
+                checked("termination_fn", termination_fn, state, action)
 
-    def transition(
-        self, observation: Tensor, action: Tensor, noise: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        r"""Next states in given members: row ``i`` of the first dimension in member ``i``.
+    def sample_next(self, observation: Tensor, action: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        r"""``K`` next states of each row in given members: row ``i`` of the first dimension in member ``i``.
 
         .. math:: (s', r) = \mu_m(s, a) + \sigma_m(s, a) \epsilon
 
         Args:
             observation: states, in environment units, shape ``[M, B, S]``.
             action: actions, in environment units, shape ``[M, B, A]``.
-            noise: standard normal draws, shape ``[M, B, K, D]`` with the ``noise_dim`` of the world model. Drawn here,
-                with ``K = 1``, if ``None``.
+            noise: standard normal draws, shape ``[M, B, K, D]`` with the ``noise_dim`` of the world model.
 
         Returns:
             Next observations ``[M, B, K, S]``, rewards ``[M, B, K, 1]`` and terminations, bool ``[M, B, K, 1]``.
         """
-        loc, scale = self.world_model(observation, action)
-        if noise is None:
-            size = (*loc.shape[:2], 1, loc.shape[2])
-            noise = torch.randn(size, device=loc.device, dtype=loc.dtype, **drawn_from(self.generator))
+        loc, scale = checked_prediction(self.world_model, observation, action)
         sample = torch.addcmul(loc.unsqueeze(2), scale.unsqueeze(2), noise)
         # what the user's functions get has the shape of the next observations, so that they may concatenate
         observation, action = (v.unsqueeze(2).expand(*sample.shape[:-1], v.shape[-1]) for v in (observation, action))
-        if self.reward_fn is None:
-            next_observation, reward = sample.split([self.world_model.observation_dim, 1], -1)
-        else:
-            next_observation, reward = sample, self.reward_fn(observation, action, sample)
+        next_observation, reward = sample.tensor_split([observation.shape[-1]], -1)
+        return next_observation, *self._outcome(observation, action, next_observation, reward)
+
+    def step_rows(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """One step of every row under the member rule, any number of rows in each member.
+
+        Args:
+            observation: states, in environment units, shape ``[M, B, S]``.
+            action: actions, in environment units, shape ``[M, B, A]``.
+
+        Returns:
+            Next observations ``[M, B, S]``, rewards ``[M, B, 1]`` and terminations, bool ``[M, B, 1]``.
+        """
+        size, place = observation.shape[:2], None
+        if self.member == "resampled":
+            order = self.draw(torch.randperm, size.numel())
+            observation, action = (value.flatten(0, 1)[order].view(*size, -1) for value in (observation, action))
+            place = order.argsort()
+        noise = self.draw(torch.randn, (*size, 1, self.world_model.noise_dim), dtype=observation.dtype)
+        rows = (value.flatten(0, 2) for value in self.sample_next(observation, action, noise))
+        return tuple((v if place is None else v[place]).view(*size, -1) for v in rows)  # pyright: ignore
+
+    def draw(self, function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+        """Random numbers of ``torch.randn`` or its kind, drawn where the generator lives and moved to the model."""
+        device = self.device if self.generator is None else self.generator.device
+        return function(*args, **kwargs, device=device, **drawn_from(self.generator)).to(self.device)
+
+    def _outcome(
+        self, observation: Tensor, action: Tensor, next_observation: Tensor, predicted_reward: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Reward and termination, each ``[M, B, K, 1]``."""
+        reward = predicted_reward
+        if self.reward_fn is not None:
+            reward = checked("reward_fn", self.reward_fn, observation, action, next_observation)
         if self.reward_bounds is not None:
             reward = reward.clamp(*self.reward_bounds)
-        terminated = self.termination_fn(next_observation, action)
-        return next_observation, reward, terminated
-
-    def advance(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """One step of every row under the member rule: :meth:`transition` without the dimension ``K``."""
-        if self.member == "fixed":
-            return tuple(value.squeeze(2) for value in self.transition(observation, action))  # pyright: ignore
-        size = observation.shape[:2]
-        order = torch.randperm(size.numel(), device=observation.device, **drawn_from(self.generator))
-        shuffled = (value.flatten(0, 1)[order].view(*size, -1) for value in (observation, action))
-        outcome = self.transition(*shuffled)
-        return tuple(_unshuffle(value.flatten(0, 2), order).view(*size, -1) for value in outcome)  # pyright: ignore
+        if self.termination_fn is not None:
+            return reward, checked("termination_fn", self.termination_fn, next_observation, action)
+        rows = (value.flatten(1, 2) for value in (next_observation, action))
+        probability = self.world_model.termination_probability(*rows).view_as(reward)
+        return reward, self.draw(torch.rand, probability.shape, dtype=probability.dtype) < probability
 
     def _step(self, tensordict: TensorDictBase) -> TensorDict:
         observation, action = tensordict.get("observation"), tensordict.get("action")
-        next_observation, reward, terminated = self.advance(observation, action)
+        next_observation, reward, terminated = self.step_rows(observation, action)
         entries = {"observation": next_observation, "reward": reward, **_flags(terminated)}
         return TensorDict(entries, tensordict.batch_size, device=self.device)
 
@@ -162,9 +180,7 @@ class ModelBasedEnv(ModelBasedEnvBase):
                 raise RuntimeError(
                     "ModelBasedEnv.reset needs start_states, or a tensordict with an observation: got neither."
                 )
-            states = self.start_states
-            rows = torch.randint(len(states), self.batch_size, device=states.device, **drawn_from(self.generator))
-            observation = states[rows].to(self.device)
+            observation = self.start_states[self.draw(torch.randint, len(self.start_states), self.batch_size)]
         flags = _flags(torch.zeros(*observation.shape[:-1], 1, dtype=torch.bool, device=self.device))
         return TensorDict({"observation": observation, **flags}, self.batch_size, device=self.device)
 
@@ -173,11 +189,24 @@ class ModelBasedEnv(ModelBasedEnvBase):
             (self.generator.manual_seed if self.generator is not None else torch.manual_seed)(seed)
 
 
+def check_model_env(model_env: Any) -> None:
+    """Raises a ValueError for anything but a :class:`ModelBasedEnv`, such as one with transforms."""
+    if not isinstance(model_env, ModelBasedEnv):
+        raise ValueError(
+            f"model_env must be a ModelBasedEnv, got {type(model_env).__name__}: rollouts and successors would bypass "
+            "transforms, so pass the environment inside and append transforms to the buffer."
+        )
+
+
+def _check_one_source(what: str, predicted: bool, function: Any) -> None:
+    if predicted == (function is not None):
+        needed, instead = ("must be None", "False") if predicted else ("is required", "True")
+        raise ValueError(
+            f"{what}_fn {needed} for a world model with predicts_{what}={predicted}, "
+            f"got {getattr(function, '__name__', function)}; or build the model with learn_{what}={instead} "
+            f"(on a command line, world_model.learn_{what}={instead.lower()})."
+        )
+
+
 def _flags(terminated: Tensor) -> dict[str, Tensor]:
     return {"terminated": terminated, "done": terminated.clone(), "truncated": torch.zeros_like(terminated)}
-
-
-def _unshuffle(rows: Tensor, order: Tensor) -> Tensor:
-    out = torch.empty_like(rows)
-    out[order] = rows
-    return out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -16,8 +16,8 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from eqr_torchrl.functional.rarity import check_rare_threshold, rarity_weights
 from eqr_torchrl.imagination.buffers import check_counts
-from eqr_torchrl.imagination.model_based import ModelBasedEnv, RewardFn
-from eqr_torchrl.imagination.terminations import TerminationFn
+from eqr_torchrl.imagination.horizon import newest_transitions, open_loop_errors, steps_within
+from eqr_torchrl.imagination.model_based import ModelBasedEnv, check_model_env
 from eqr_torchrl.networks._cpu import onednn_products
 from eqr_torchrl.world_models import WorldModel
 
@@ -67,10 +67,6 @@ def branched_rollout(
     Returns:
         ``rows`` written, ``dropped`` rows that were not finite, and the mean ``reward`` of the written ones.
 
-    Raises:
-        ValueError: if ``states`` is empty, ``weights`` has another length, a number is not positive, or a key is
-            unknown.
-
     Examples:
         >>> from eqr_torchrl import GaussianEnsemble, ModelBasedEnv, make_model_buffer
         >>> from eqr_torchrl.imagination import never_terminates
@@ -80,6 +76,7 @@ def branched_rollout(
         >>> branched_rollout(model_env, toy_actor(), torch.zeros(7, 3), buffer, num_starts=10, horizon=3)["rows"]
         150
     """
+    check_model_env(model_env)
     check_counts(num_starts=num_starts, horizon=horizon, chunk_size=chunk_size)
     if states.ndim != 2 or not len(states):
         raise ValueError(f"states must be of shape [n, S] with n > 0, got {tuple(states.shape)}.")
@@ -91,18 +88,14 @@ def branched_rollout(
     rows, dropped, reward_sum = 0, 0, torch.zeros((), device=device, dtype=torch.float64)
     for begin in range(0, num_starts, chunk_size):
         size = (num_members, min(chunk_size, num_starts - begin))
-        if weights is None:
-            index = torch.randint(len(states), size, device=states.device, generator=model_env.generator)
-        else:
-            index = weights.multinomial(math.prod(size), replacement=True, generator=model_env.generator).view(size)
-        observation = states[index].to(device)
+        observation = states[_draw_rows(model_env, len(states), weights, size).to(states.device)].to(device)
         member = torch.arange(num_members, device=device) if fixed else torch.full((num_members,), -1, device=device)
         member = member[:, None, None].expand(*size, 1)
         alive = torch.ones(size, dtype=torch.bool, device=device)
         for _ in range(horizon):
             with set_exploration_type(ExplorationType.RANDOM):
                 action = policy(TensorDict({"observation": observation}, size)).get("action")
-            next_observation, reward, terminated = model_env.advance(observation, action)
+            next_observation, reward, terminated = model_env.step_rows(observation, action)
             values = (observation, action, next_observation, reward, terminated, terminated, member)
             step: dict[NestedKey, Tensor] = dict(zip((*TRANSITION_KEYS, "member"), values, strict=True))
             finite = torch.isfinite(next_observation.sum(-1) + reward.squeeze(-1))  # as each entry is; fewer passes
@@ -128,7 +121,12 @@ class BranchedRollouts:
     r"""The imagination of one algorithm: which rollouts fill D_model after each fit of the world model.
 
     One call is a round: for every rule, :func:`branched_rollout` from real states into the model buffer. A rule is a
-    mapping of ``member`` (``"fixed"`` or ``"resampled"``, see :class:`ModelBasedEnv`) and ``starts`` (``"per_member"``: every member gets all start states; ``"shared"``: they are divided among the members).
+    mapping of ``member`` (``"fixed"`` or ``"resampled"``, see :class:`ModelBasedEnv`) and ``starts`` (``"per_member"``:
+    every member gets all start states; ``"shared"``: they are divided among the members).
+
+    With a ``horizon_range``, the length of the rollouts follows from data: :meth:`adapt_horizon`, before each fit, asks
+    how many steps ahead the models predict what came since the last fit. Longer rollouts start from fewer states, so
+    that a round, and with it :attr:`capacity`, stays as large as with the constant ``horizon``.
 
     Args:
         world_model: posterior over MDPs.
@@ -138,16 +136,15 @@ class BranchedRollouts:
         starts_per_step: start states for each environment step between two rounds, ``L``.
         steps_per_round: environment steps between two rounds, ``F``.
         retained_rounds: rounds that D_model keeps; only :attr:`capacity` depends on it.
+        horizon_range: fewest and most steps of a rollout, or ``"auto"``, which is 1 to 25. Defaults to ``None``: all
+            have ``horizon`` steps, as published.
+        error_threshold: largest median error, in standard deviations of the observations, up to which models are
+            trusted; read with a ``horizon_range``.
         rare_threshold: standard deviations of the reward beyond which rollouts start more often from a state
             (:func:`~eqr_torchrl.functional.rarity_weights`). Defaults to ``None``: draws are uniform, as published.
-        stored_keys: what is stored, see :func:`branched_rollout`.
+        keys: what is stored, see :func:`branched_rollout`.
         chunk_size: rows of each member that are simulated at once.
-        termination_fn: end of an episode, see :data:`~eqr_torchrl.imagination.TerminationFn`.
-        reward_fn: known rewards, for a world model that does not predict them.
-        **options: further arguments of :class:`~eqr_torchrl.imagination.ModelBasedEnv`.
-
-    Raises:
-        ValueError: if an argument is out of its range, or a rule or key is unknown.
+        **options: further arguments of :class:`~eqr_torchrl.imagination.ModelBasedEnv`: ``termination_fn``, ...
 
     Examples:
         >>> from eqr_torchrl.world_models import GaussianEnsemble
@@ -169,36 +166,41 @@ class BranchedRollouts:
         starts_per_step: int = 400,
         steps_per_round: int = 250,
         retained_rounds: int = 10,
+        horizon_range: Sequence[int] | Literal["auto"] | None = None,
+        error_threshold: float = 0.5,
         rare_threshold: float | None = None,
-        stored_keys: Sequence[NestedKey] = TRANSITION_KEYS,
+        keys: Sequence[NestedKey] = TRANSITION_KEYS,
         chunk_size: int = 4096,
-        termination_fn: TerminationFn,
-        reward_fn: RewardFn | None = None,
         **options: Any,
     ) -> None:
         check_counts(horizon=horizon, starts_per_step=starts_per_step, steps_per_round=steps_per_round)
         check_counts(retained_rounds=retained_rounds, chunk_size=chunk_size)
-        self.stored_keys = [key if isinstance(key, str) else tuple(key) for key in stored_keys]
-        _check_keys(self.stored_keys)
+        self.keys = [key if isinstance(key, str) else tuple(key) for key in keys]
+        _check_keys(self.keys)
         if not rules:
             raise ValueError("rules must hold at least one rule, got none.")
-        self.termination_fn = termination_fn
-        self.rare_threshold = check_rare_threshold(rare_threshold)
-        self.horizon, self.retained_rounds, self.chunk_size = horizon, retained_rounds, chunk_size
-        self.rollouts: list[tuple[ModelBasedEnv, int]] = []
-        total = starts_per_step * steps_per_round
+        self.horizon, self.horizon_range = horizon, (1, 25) if horizon_range == "auto" else horizon_range
+        if self.horizon_range is not None:
+            if len(self.horizon_range) != 2 or not 1 <= self.horizon_range[0] <= self.horizon_range[1]:
+                raise ValueError(f'horizon_range must be [fewest, most] steps, "auto" or None, got {horizon_range}.')
+            self.horizon = min(max(horizon, self.horizon_range[0]), self.horizon_range[1])
+        if not error_threshold > 0:
+            raise ValueError(f"error_threshold must be positive, got {error_threshold}.")
+        self.error_threshold, self.rare_threshold = error_threshold, check_rare_threshold(rare_threshold)
+        self.steps_per_round, self.retained_rounds, self.chunk_size = steps_per_round, retained_rounds, chunk_size
+        self.rollouts: list[tuple[ModelBasedEnv, int]] = []  # and transitions of each member in a round
         for rule in rules:
             if set(rule) != {"member", "starts"} or rule["starts"] not in ("per_member", "shared"):
                 needed = "{member: fixed|resampled, starts: per_member|shared}"
                 raise ValueError(f"rules must be of the form {needed}, got {dict(rule)}.")
-            functions = {"termination_fn": self.termination_fn, "reward_fn": reward_fn}
-            model_env = ModelBasedEnv(world_model, env, member=rule["member"], **functions, **options)  # pyright: ignore
-            starts = total if rule["starts"] == "per_member" else max(total // world_model.num_members, 1)
-            self.rollouts.append((model_env, starts))
+            model_env = ModelBasedEnv(world_model, env, member=rule["member"], **options)  # pyright: ignore
+            sharing = 1 if rule["starts"] == "per_member" else world_model.num_members
+            starts = max(starts_per_step * steps_per_round // sharing, 1)
+            self.rollouts.append((model_env, horizon * starts))
         if len({model_env.member for model_env, _ in self.rollouts}) < len(self.rollouts):
             raise ValueError(f"rules must have different members, got {[dict(rule) for rule in rules]}.")
-        transition = env.fake_tensordict().select(*(key for key in self.stored_keys if key != "member"))
-        if "member" in self.stored_keys:
+        transition = env.fake_tensordict().select(*(key for key in self.keys if key != "member"))
+        if "member" in self.keys:
             transition.set("member", torch.zeros(1, dtype=torch.int64))
         self.transition: TensorDictBase = transition
 
@@ -210,8 +212,26 @@ class BranchedRollouts:
     @property
     def capacity(self) -> int:
         """Transitions of the retained rounds: the size of D_model."""
-        starts = sum(count for _, count in self.rollouts) * self.model_env.world_model.num_members
-        return self.horizon * starts * self.retained_rounds
+        size = sum(count for _, count in self.rollouts) * self.model_env.world_model.num_members
+        return size * self.retained_rounds
+
+    def adapt_horizon(self, replay: ReplayBuffer) -> int:
+        """Sets the steps of the next rollouts; call it before a fit, while the models have not seen the newest data.
+
+        Args:
+            replay: real transitions, of which the models have seen all but the last ``steps_per_round``.
+
+        Returns:
+            The steps: as many as the last transitions were predicted within ``error_threshold``, inside
+            ``horizon_range``. Without a range, they stay as they are.
+        """
+        if self.horizon_range is not None:
+            shortest, longest = self.horizon_range
+            scale = replay[:]["observation"].std(0, correction=0)
+            newest = newest_transitions(replay, self.steps_per_round)
+            errors = open_loop_errors(self.model_env.world_model, newest, longest=longest, scale=scale)
+            self.horizon = max(steps_within(errors, self.error_threshold), shortest)
+        return self.horizon
 
     def __call__(
         self, policy: Callable[[TensorDictBase], TensorDictBase], data: TensorDictBase, model_buffer: ReplayBuffer
@@ -225,15 +245,27 @@ class BranchedRollouts:
             model_buffer: where the transitions go.
 
         Returns:
-            For each rule, under the name of its member, what :func:`branched_rollout` returns.
+            For each rule, under the name of its member, what :func:`branched_rollout` returns, and the ``horizon``.
         """
-        options: dict[str, Any] = {"horizon": self.horizon, "keys": self.stored_keys, "chunk_size": self.chunk_size}
+        options: dict[str, Any] = {"horizon": self.horizon, "keys": self.keys, "chunk_size": self.chunk_size}
         if self.rare_threshold is not None:
             options["weights"] = rarity_weights(data["next", "reward"], self.rare_threshold)
-        return {
-            env.member: branched_rollout(env, policy, data["observation"], model_buffer, num_starts=count, **options)
-            for env, count in self.rollouts
-        }
+        report = {}
+        for env, count in self.rollouts:
+            starts = max(count // self.horizon, 1)
+            written = branched_rollout(env, policy, data["observation"], model_buffer, num_starts=starts, **options)
+            report[env.member] = {**written, "horizon": self.horizon}
+        return report
+
+
+def _draw_rows(model_env: ModelBasedEnv, num_rows: int, weights: Tensor | None, size: tuple[int, int]) -> Tensor:
+    if weights is None:
+        return model_env.draw(torch.randint, num_rows, size)
+
+    def multinomial(*, device, **source) -> Tensor:
+        return weights.to(device).multinomial(math.prod(size), replacement=True, **source).view(size)
+
+    return model_env.draw(multinomial)
 
 
 def _check_keys(keys: Sequence[NestedKey]) -> None:

@@ -19,9 +19,8 @@ class WorldModel(nn.Module, ABC):
         num_members: number of members, ``M``.
         predicts_reward: whether the last predicted entry is the reward. If not, the environment built on the model
             needs a reward function.
-
-    Raises:
-        ValueError: if a size is not positive.
+        predicts_termination: whether :meth:`termination_probability` is there. If not, the environment built on the
+            model needs a termination function.
 
     Examples:
         >>> class RandomDrift(WorldModel):
@@ -34,14 +33,21 @@ class WorldModel(nn.Module, ABC):
         tensor([0., 1.])
     """
 
-    def __init__(self, observation_dim: int, *, num_members: int = 5, predicts_reward: bool = True) -> None:
+    def __init__(
+        self,
+        observation_dim: int,
+        *,
+        num_members: int = 5,
+        predicts_reward: bool = True,
+        predicts_termination: bool = False,
+    ) -> None:
         super().__init__()
         for name, size in (("observation_dim", observation_dim), ("num_members", num_members)):
             if not isinstance(size, int) or size < 1:
                 raise ValueError(f"{name} must be a positive integer, got {size!r}.")
         self.observation_dim = observation_dim
         self.num_members = num_members
-        self.predicts_reward = predicts_reward
+        self.predicts_reward, self.predicts_termination = predicts_reward, predicts_termination
 
     @property
     def noise_dim(self) -> int:
@@ -60,3 +66,15 @@ class WorldModel(nn.Module, ABC):
         Returns:
             Mean and standard deviation of independent Gaussians, in units of the environment, each ``[M, B, D]``.
         """
+
+    def termination_probability(self, next_observation: Tensor, action: Tensor) -> Tensor:
+        """Probability, in each member, that the episode ends with a transition; only for ``predicts_termination``.
+
+        Args:
+            next_observation: in units of the environment, shape ``[M, B, S]``.
+            action: in units of the environment, shape ``[M, B, A]``.
+
+        Returns:
+            Probabilities, shape ``[M, B, 1]``.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define termination_probability.")

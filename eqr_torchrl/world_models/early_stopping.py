@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from eqr_torchrl.world_models._active_members import ActiveMembers
-from eqr_torchrl.world_models.fit import Progress, Rows, WorldModelFit, errors
+from eqr_torchrl.world_models.fit import Progress, WorldModelFit
 from eqr_torchrl.world_models.gaussian import GaussianEnsemble
+from eqr_torchrl.world_models.rows import Rows, mean_errors
 
 
 class EarlyStoppingFit(WorldModelFit):
@@ -20,7 +21,7 @@ class EarlyStoppingFit(WorldModelFit):
     A member stops when its held-out squared error has not fallen by more than ``min_improvement``, relative to the
     last such fall, for ``patience`` epochs. It then gets the weights of its lowest held-out error back, those of before
     the fit if no epoch was better. (Keeping only weights that pass ``min_improvement`` would undo most late fits, which
-    gain less.) Members that have stopped cost nothing.
+    gain less.) A fit takes as long as the member that stops last.
 
     Squared errors alone let a member whose mean is soon good enough stop before it has learned its noise. With
     ``min_likelihood_improvement`` a fall of the held-out likelihood loss counts as well, and the weights of the lowest
@@ -38,9 +39,6 @@ class EarlyStoppingFit(WorldModelFit):
         min_likelihood_improvement: smallest fall of the likelihood loss that counts as well, for instance 0.01, worth
             as much as a hundredth of the squared error once the stated noise fits. Defaults to ``None``: none counts.
         max_epochs: most epochs of any member. Defaults to no limit.
-
-    Raises:
-        ValueError: if an argument is out of its range.
 
     Examples:
         >>> model = GaussianEnsemble(3, 1, num_members=2, num_cells=(8,))
@@ -88,47 +86,62 @@ class EarlyStoppingFit(WorldModelFit):
         validation = order[num_train:]
         bootstrap = order[torch.randint(num_train, (num_members, num_train), **draw).to(device)]  # [M, n]
 
-        members = ActiveMembers(model, self.optimizer, num_members)
-        likelihood_counts = self.min_likelihood_improvement is not None
-        least_mse, least_nll = errors(model, rows, validation, members.active).tolist()  # later ones are to undercut
-        lowest = list(least_nll if likelihood_counts else least_mse)  # of the weights that are kept
-        since_best, member_epochs, epoch = [0] * num_members, [0] * num_members, 0
+        training = _Stopping(self, mean_errors(model, rows, validation))
+        parameters = list(model.layers.parameters())  # not those of terminations, which held-out errors do not measure
+        best_weights = [parameter.detach().clone() for parameter in parameters]
+        ends, epoch = self._end_batches(rows, order[:num_train], generator), 0
         try:
-            while members.active and (self.max_epochs is None or epoch < self.max_epochs):
+            while training.active and (self.max_epochs is None or epoch < self.max_epochs):
                 epoch += 1
                 shuffle = torch.randperm(num_train, **draw).to(device)
-                for index in bootstrap[members.active][:, shuffle].split(self.batch_size, dim=1):
-                    self._step(rows, index, members.active)
-                mse, nll = errors(model, rows, validation, members.active).tolist()  # one host sync
-                improved = []
-                for position, member in enumerate(members.active):
-                    member_epochs[member] = epoch
-                    score = nll[position] if likelihood_counts else mse[position]
-                    if score < lowest[member]:
-                        lowest[member] = score
-                        improved.append(position)
-                    since_best[member] += 1
-                    if mse[position] < least_mse[member] * (1 - self.min_improvement):
-                        least_mse[member], since_best[member] = mse[position], 0
-                    if likelihood_counts and nll[position] < least_nll[member] - self.min_likelihood_improvement:
-                        least_nll[member], since_best[member] = nll[position], 0
-                members.keep_best(improved)
-                going = [
-                    position for position, member in enumerate(members.active) if since_best[member] < self.patience
-                ]
-                if len(going) < len(members.active):
-                    members.keep_only(going)
+                for index in bootstrap[:, shuffle].split(self.batch_size, dim=1):
+                    self._step(rows, index, ends, training.active)
+                improved = training.judge(epoch, mean_errors(model, rows, validation))
+                with torch.no_grad():
+                    for best, parameter in zip(best_weights, parameters, strict=True):
+                        best[improved] = parameter[improved]
                 if progress is not None:
-                    name = "validation_nll" if likelihood_counts else "validation_mse"  # on the networks' scale
-                    progress({"epoch": epoch, name: list(lowest), "active_members": list(members.active)})
+                    name = "validation_nll" if training.by_likelihood else "validation_mse"  # on the networks' scale
+                    progress({"epoch": epoch, name: list(training.best_score), "active_members": list(training.active)})
         finally:
-            members.restore()
-        mse, nll = errors(model, rows, validation, list(range(num_members)), units=True)
+            with torch.no_grad():
+                for best, parameter in zip(best_weights, parameters, strict=True):
+                    parameter.copy_(best)
+        mse, nll = mean_errors(model, rows, validation, units=True)
         return {
             "epochs": epoch,
-            "member_epochs": member_epochs,
+            "member_epochs": training.member_epochs,
             "validation_mse": mse.tolist(),
             "validation_nll": nll.tolist(),
             "train_rows": num_train,
             "validation_rows": num_validation,
         }
+
+
+class _Stopping:
+    """Which members go on: those whose held-out errors fell during the last ``patience`` epochs."""
+
+    def __init__(self, fit: EarlyStoppingFit, first_errors: Tensor) -> None:
+        self.fit, self.by_likelihood = fit, fit.min_likelihood_improvement is not None
+        self.reference_mse, self.reference_nll = first_errors.tolist()  # of the last improvement that counted
+        self.best_score = list(self.reference_nll if self.by_likelihood else self.reference_mse)
+        self.active = list(range(len(self.best_score)))
+        self.since_improvement, self.member_epochs = [0] * len(self.active), [0] * len(self.active)
+
+    def judge(self, epoch: int, errors: Tensor) -> list[int]:
+        """Members whose score is their best one so far, given held-out errors, ``[2, M]``; some stop here."""
+        mse, nll = errors.tolist()  # one host sync
+        score, improved = nll if self.by_likelihood else mse, []
+        for m in self.active:
+            self.member_epochs[m] = epoch
+            if score[m] < self.best_score[m]:
+                self.best_score[m] = score[m]
+                improved.append(m)
+            self.since_improvement[m] += 1
+            if mse[m] < self.reference_mse[m] * (1 - self.fit.min_improvement):
+                self.reference_mse[m], self.since_improvement[m] = mse[m], 0
+            least = self.fit.min_likelihood_improvement
+            if least is not None and nll[m] < self.reference_nll[m] - least:
+                self.reference_nll[m], self.since_improvement[m] = nll[m], 0
+        self.active = [m for m in self.active if self.since_improvement[m] < self.fit.patience]
+        return improved

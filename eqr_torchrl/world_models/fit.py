@@ -12,13 +12,10 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from eqr_torchrl.functional import gaussian_nll
 from eqr_torchrl.networks._cpu import onednn_products
-from eqr_torchrl.world_models._transitions import regression_data
 from eqr_torchrl.world_models.gaussian import GaussianEnsemble
-
-#: Rows of each member that are evaluated at once.
-_EVALUATION_ROWS = 4096
+from eqr_torchrl.world_models.rows import Rows
+from eqr_torchrl.world_models.termination import EndBatches
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -26,9 +23,8 @@ Progress = Callable[[dict[str, Any]], None]
 class WorldModelFit(ABC):
     r"""Fits an ensemble repeatedly as data come in: weights and optimiser continue from the last fit.
 
-    Each call recomputes the normalisation from all data. The model and the optimiser are complete when a call returns
-    or raises. Subclasses decide on which rows, and for how long, each member is trained: :class:`FixedStepsFit`, and
-    :class:`EarlyStoppingFit` as published.
+    Each call recomputes the standardisation from all data. Subclasses decide on which rows, and for how long, each
+    member is trained: :class:`FixedStepsFit`, and :class:`EarlyStoppingFit` as published.
 
     Args:
         world_model: ensemble to fit.
@@ -76,8 +72,8 @@ class WorldModelFit(ABC):
 
         Args:
             data: transitions, batch size ``[n]``, with ``"observation"``, ``"action"``, ``("next", "observation")``
-                and, if the model predicts rewards, ``("next", "reward")``, in units of the environment; or a replay
-                buffer of them.
+                and, if the model predicts them, ``("next", "reward")`` and ``("next", "terminated")``, in units of the
+                environment; or a replay buffer of them.
             generator: source of randomness. Defaults to torch's global one.
             progress: called regularly with plain numbers, the progress of the fit.
 
@@ -92,12 +88,9 @@ class WorldModelFit(ABC):
         start = time.perf_counter()
         if not isinstance(data, TensorDictBase):
             data = data[:]
-        inputs, targets = regression_data(self.world_model, data)
-        if len(inputs) < 2:
-            raise ValueError(f"data must hold at least two transitions, got {len(inputs)}.")
-        self.world_model.update_statistics(inputs, targets)
-        self._warn_of_scale(targets)
-        report = self._fit(Rows(self.world_model, inputs, targets), generator, progress)
+        rows = Rows(self.world_model, data)
+        self._warn_of_scale(rows.targets)
+        report = self._fit(rows, generator, progress)
         return {**report, "seconds": time.perf_counter() - start}
 
     def _warn_of_scale(self, targets: Tensor) -> None:
@@ -115,12 +108,22 @@ class WorldModelFit(ABC):
     def _fit(self, rows: Rows, generator: torch.Generator | None, progress: Progress | None) -> dict[str, Any]:
         """Trains the members and reports."""
 
-    def _step(self, rows: Rows, index: Tensor, members: list[int]) -> None:
-        """One gradient step on the rows at ``index``, shape ``[m, B]``, of the given members."""
-        inputs, targets = rows.take(index, members)
-        losses = self.world_model.loss(inputs, targets, variance_weight=self.variance_weight)
+    def _end_batches(self, rows: Rows, index: Tensor | slice, generator: torch.Generator | None) -> EndBatches | None:
+        """Batches for the networks of terminations, if there are any, from the rows at ``index``."""
+        if rows.ends is None or self.world_model.termination is None:
+            return None
+        inputs, ended = (value[index] for value in rows.ends)
+        return EndBatches(self.world_model.termination, inputs, ended, self.world_model.num_members, generator)
+
+    def _step(
+        self, rows: Rows, index: Tensor, ends: EndBatches | None, members: list[int] | slice = slice(None)
+    ) -> None:
+        """One gradient step of the given ``members`` on the rows at ``index``, shape ``[M, B]``."""
+        losses = self.world_model.loss(*rows.take(index), variance_weight=self.variance_weight)
+        if ends is not None:
+            losses = losses + ends.loss(index.shape[1])
         # divided by all members, so that what one member learns does not depend on which others continue
-        loss = losses.sum() / self.world_model.num_members
+        loss = losses[members].sum() / self.world_model.num_members
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
@@ -132,44 +135,3 @@ class WorldModelFit(ABC):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restores the state from :meth:`state_dict`."""
         self.optimizer.load_state_dict(dict(state_dict))
-
-
-class Rows:
-    """Normalised inputs and targets of each member; the member's prior is subtracted from the targets."""
-
-    def __init__(self, world_model: GaussianEnsemble, inputs: Tensor, targets: Tensor) -> None:
-        self.num_rows, self.num_inputs = inputs.shape
-        self.targets = targets  # in units of the environment
-        inputs, targets = world_model.normalizer(inputs), world_model.normalize(targets)
-        self.per_member = world_model.prior is not None
-        if world_model.prior is not None:
-            inputs = inputs.expand(world_model.num_members, *inputs.shape)
-            targets = targets - world_model.prior_weight * world_model.prior(inputs)
-        self.rows = torch.cat([inputs, targets], -1).flatten(0, -2)  # [n or M * n, S + A + D]: one gather a batch
-
-    def take(self, index: Tensor, members: list[int]) -> tuple[Tensor, Tensor]:
-        """Inputs ``[m, B, S + A]`` and targets ``[m, B, D]`` at ``index``, shape ``[m, B]``, of the given members."""
-        if self.per_member:
-            index = index + self.num_rows * torch.tensor(members, device=index.device).unsqueeze(-1)
-        batch = self.rows.index_select(0, index.flatten()).view(*index.shape, -1)
-        return batch[..., : self.num_inputs], batch[..., self.num_inputs :]
-
-
-@torch.no_grad()
-def errors(
-    world_model: GaussianEnsemble, rows: Rows, index: Tensor, members: list[int], *, units: bool = False
-) -> Tensor:
-    """Squared error and likelihood loss of the given members at ``index``, ``[2, m]``, mean over rows and entries.
-
-    On the networks' scale, or in units of the environment.
-    """
-    mse, nll = rows.rows.new_zeros(2, len(members))
-    scale = world_model.target_scale if units else torch.ones_like(world_model.target_scale)
-    changing = world_model.target_scale > 0
-    for chunk in index.split(_EVALUATION_ROWS):
-        inputs, targets = rows.take(chunk.expand(len(members), -1), members)
-        mean, log_var = world_model.predict(inputs)
-        mse += ((mean - targets) * scale).square().mean(-1).sum(-1)
-        entries = gaussian_nll(mean, log_var, targets) + 2 * torch.where(changing, scale, 1.0).log()
-        nll += (entries * changing).sum((-1, -2)) / changing.sum().clamp(min=1)
-    return torch.stack([mse, nll]) / len(index)

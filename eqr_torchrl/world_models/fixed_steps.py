@@ -7,24 +7,25 @@ from typing import Any
 import torch
 
 from eqr_torchrl.functional.rarity import check_rare_threshold, rarity_weights
-from eqr_torchrl.world_models.fit import Progress, Rows, WorldModelFit, errors
+from eqr_torchrl.world_models.fit import Progress, WorldModelFit
 from eqr_torchrl.world_models.gaussian import GaussianEnsemble
+from eqr_torchrl.world_models.rows import Rows, mean_errors
 
 #: Rows on which errors are reported.
 _REPORTED_ROWS = 4096
 
 
 class FixedStepsFit(WorldModelFit):
-    r"""Trains each member for a fixed number of steps, on its own bootstrap sample, with rare rows drawn more often.
+    r"""Trains each member for a fixed number of steps on its own bootstrap sample, and oversamples rare rows.
 
-    No data are held out, so that every transition teaches, and the cost of a fit does not grow with the data. The
+    Trains on all transitions: there is no validation split, and the cost of a fit does not grow with the data. The
     bootstrap sample (bagging; section 4 of `Chua et al. (2018) <https://arxiv.org/abs/1805.12114>`_) is drawn anew in
     each call, and lets members differ where data are scarce.
 
     A reward seen once among thousands of zeros would be drawn once in a pass over the data, which is too seldom to
     learn it. A row with a target more than ``rare_threshold`` standard deviations from its mean counts as often as it
     exceeds the threshold (:func:`~eqr_torchrl.functional.rarity_weights`), in every member. Rows are weighed by their
-    targets alone: a rare *place* is left to the bootstrap.
+    targets alone: rare states are not oversampled.
 
     Args:
         world_model: ensemble to fit.
@@ -35,9 +36,6 @@ class FixedStepsFit(WorldModelFit):
         variance_weight: :math:`\beta` of :meth:`GaussianEnsemble.loss`; 0 is plain likelihood.
         rare_threshold: standard deviations of a target beyond which a row is drawn more often. ``None`` draws all rows
             alike.
-
-    Raises:
-        ValueError: if an argument is out of its range.
 
     Examples:
         >>> model = GaussianEnsemble(3, 1, num_members=2, num_cells=(8,))
@@ -67,7 +65,7 @@ class FixedStepsFit(WorldModelFit):
     def _fit(self, rows: Rows, generator: torch.Generator | None, progress: Progress | None) -> dict[str, Any]:
         num_rows, num_members = rows.num_rows, self.world_model.num_members
         device = rows.targets.device
-        members, draw = list(range(num_members)), device if generator is None else generator.device
+        draw = device if generator is None else generator.device
         size = min(self.batch_size, num_rows)
         weight = torch.ones(num_rows, device=draw)
         if self.rare_threshold is not None:
@@ -78,10 +76,14 @@ class FixedStepsFit(WorldModelFit):
         )
         chances = torch.where(weight > 1, weight, copies)  # rare rows are in every member's sample
         index = chances.multinomial(self.num_steps * size, replacement=True, generator=generator).to(device)
+        ends = self._end_batches(rows, slice(None), generator)
         for step, batch in enumerate(index.split(size, dim=1), 1):
-            self._step(rows, batch, members)
+            self._step(rows, batch, ends)
             if progress is not None:
                 progress({"step": step, "num_steps": self.num_steps})
         shown = torch.randperm(num_rows, generator=generator, device=draw)[:_REPORTED_ROWS].to(device)
-        mse, nll = errors(self.world_model, rows, shown, members, units=True).tolist()
-        return {"train_mse": mse, "train_nll": nll, "train_rows": num_rows, "rare_rows": int((weight > 1).sum())}
+        mse, nll = mean_errors(self.world_model, rows, shown, units=True).tolist()
+        counts = {"train_rows": num_rows, "rare_rows": int((weight > 1).sum())}
+        if ends is not None:
+            counts["terminated_rows"] = ends.num_ends
+        return {"train_mse": mse, "train_nll": nll, **counts}

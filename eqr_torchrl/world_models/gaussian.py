@@ -17,6 +17,7 @@ from eqr_torchrl.networks.ensemble import EnsembleLinear
 from eqr_torchrl.networks.normalizer import Normalizer
 from eqr_torchrl.networks.prior import RandomPrior
 from eqr_torchrl.world_models.base import WorldModel
+from eqr_torchrl.world_models.termination import TerminationNetwork
 
 #: Rows of each member that pass through the network at once on a CPU: the activations stay in its caches, and blocks
 #: are small enough for the allocator to keep, where larger ones cost a page fault for every 4 KiB.
@@ -38,14 +39,17 @@ class GaussianEnsemble(WorldModel):
     The probabilistic ensemble of `Chua et al. (2018) <https://arxiv.org/abs/1805.12114>`_ with the sizes of `Luis et
     al. (2024) <https://arxiv.org/abs/2308.06590>`_. All members are evaluated by batched products, without a loop.
 
-    The networks work on a scale of their own: inputs :math:`x` are normalised and clipped (:class:`Normalizer`), and
-    targets are shifted by their mean over the data and divided by :math:`\sigma_y`, entry by entry, so that rewards
-    of any size are learned alike. An entry that never changed is predicted as it was, without noise. The paper's code
-    does not normalise targets (``normalize_targets=False``): a member then cannot predict a noise above
-    :math:`e^{0.25} \approx 1.3` in units of the environment, and misses rewards much larger or smaller than 1.
+    Inputs :math:`x` and targets are standardised, entry by entry, so that rewards of any size are learned alike. An
+    entry that never changed is predicted as it was, without noise. The paper's code does not standardise targets
+    (``normalize_targets=False``): a member then cannot predict a noise above :math:`e^{0.25} \approx 1.3` in units of
+    the environment, and misses rewards much larger or smaller than 1.
 
     With a prior scale :math:`b > 0`, fixed random networks :math:`p_m` (:class:`RandomPrior`) make members disagree by
-    about :math:`b` where there are no data.
+    about :math:`b` where there are no data. The first fit fixes :math:`b` and the statistics by which the inputs of the
+    priors are standardised: in units of the environment a prior is one function for ever, whatever later fits see.
+
+    With ``learn_termination``, each member has a second, small network for the probability that an episode ends
+    (:class:`~eqr_torchrl.world_models.termination.TerminationNetwork`), and the environment needs no rule.
 
     Args:
         observation_dim: number of entries of an observation, ``S``.
@@ -55,12 +59,12 @@ class GaussianEnsemble(WorldModel):
         learn_reward: whether the reward is predicted, as last entry. If not, the environment built on the model needs a
             reward function.
         normalize_targets: whether the networks predict targets on the scale of the data, see above.
-        prior_scale: :math:`b` of the change of the observation, in standard deviations of its entries in the data.
+        prior_scale: :math:`b` of the change of the observation, in standard deviations of its entries in the data of
+            the first fit (of the first in which the entry changes).
         reward_prior_scale: :math:`b` of the reward, in units of the environment: how far a reward that was never seen
             may plausibly lie from those that were.
         log_var_bounds: bounds of the log-variance :math:`\ell`, on the networks' scale, softly enforced for any input.
-        learn_log_var_bounds: whether the bounds are parameters, one set for each member, pulled towards each other by
-            :attr:`BOUND_PENALTY` times their distance. Defaults to fixed bounds.
+        learn_termination: whether members learn when episodes end, from ``("next", "terminated")`` of the data.
         precision: format of products between hidden layers on a CPU, in :meth:`loss` and in :meth:`forward` without
             gradient: ``"fp32"``, ``"bf16"``, or ``"auto"``, which is bfloat16 where the CPU has instructions for it.
             Weights, their optimiser, inputs and outputs are in float32.
@@ -69,10 +73,6 @@ class GaussianEnsemble(WorldModel):
         target_mean: :math:`\bar y`, in units of the environment, shape ``[D]``; zero if not normalised.
         target_scale: :math:`\sigma_y`, in units of the environment, shape ``[D]``; one if not normalised.
 
-    Raises:
-        ValueError: if a size is not positive, the bounds do not increase, a prior scale is negative, or
-            ``precision`` is unknown.
-
     Examples:
         >>> model = GaussianEnsemble(3, 1, num_members=5, num_cells=(32, 32))
         >>> loc, scale = model(torch.zeros(5, 4, 3), torch.zeros(5, 4, 1))
@@ -80,14 +80,12 @@ class GaussianEnsemble(WorldModel):
         (torch.Size([5, 4, 4]), torch.Size([5, 4, 4]))
     """
 
-    #: Weight of the learned bounds' distance in the loss, summed over outputs; appendix A.1 of Chua et al. (2018).
-    BOUND_PENALTY = 0.01
-
     min_log_var: Tensor
     max_log_var: Tensor
     target_mean: Tensor
     target_scale: Tensor
-    prior_weight: Tensor
+    prior_size: Tensor
+    prior_is_fixed: Tensor
 
     def __init__(
         self,
@@ -101,10 +99,15 @@ class GaussianEnsemble(WorldModel):
         prior_scale: float = 0.0,
         reward_prior_scale: float = 0.0,
         log_var_bounds: tuple[float, float] = (-10.0, 0.5),
-        learn_log_var_bounds: bool = False,
+        learn_termination: bool = False,
         precision: Precision = "auto",
     ) -> None:
-        super().__init__(observation_dim, num_members=num_members, predicts_reward=learn_reward)
+        super().__init__(
+            observation_dim,
+            num_members=num_members,
+            predicts_reward=learn_reward,
+            predicts_termination=learn_termination,
+        )
         low, high = log_var_bounds
         if not low < high:
             raise ValueError(f"log_var_bounds must increase, got {(low, high)}.")
@@ -121,24 +124,22 @@ class GaussianEnsemble(WorldModel):
         self.normalizer = Normalizer(num_inputs)
         self.register_buffer("target_mean", torch.zeros(self.noise_dim))
         self.register_buffer("target_scale", torch.ones(self.noise_dim))
-        self.register_buffer("prior_weight", torch.zeros(self.noise_dim))  # b / sigma_y
+        self.register_buffer("prior_size", torch.zeros(self.noise_dim))  # b in units of the environment; 0: not fixed
+        self.register_buffer("prior_is_fixed", torch.tensor(False))
         sizes = [num_inputs, *num_cells, 2 * self.noise_dim]
         self.layers = nn.ModuleList(
             EnsembleLinear(num_members, size_in, size_out) for size_in, size_out in pairwise(sizes)
         )
         has_prior = prior_scale > 0 or (learn_reward and reward_prior_scale > 0)
         self.prior = RandomPrior(num_members, num_inputs, self.noise_dim) if has_prior else None
-        self.learn_log_var_bounds = learn_log_var_bounds
-        for name, value in (("min_log_var", low), ("max_log_var", high)):
-            bound = torch.full((num_members, 1, self.noise_dim), float(value))
-            if learn_log_var_bounds:
-                self.register_parameter(name, nn.Parameter(bound))
-            else:
-                self.register_buffer(name, bound[:1])
+        self.prior_normalizer = Normalizer(num_inputs) if has_prior else None
+        self.termination = TerminationNetwork(num_members, num_inputs) if learn_termination else None
+        self.register_buffer("min_log_var", torch.full((self.noise_dim,), float(low)))
+        self.register_buffer("max_log_var", torch.full((self.noise_dim,), float(high)))
 
     @torch.no_grad()
     def update_statistics(self, inputs: Tensor, targets: Tensor) -> None:
-        """Replaces the statistics by which inputs and targets are normalised.
+        """Replaces the statistics by which inputs and targets are standardised, and fixes those of the prior.
 
         Args:
             inputs: observations and actions, in units of the environment, shape ``[n, S + A]``.
@@ -149,18 +150,28 @@ class GaussianEnsemble(WorldModel):
         var, mean = torch.var_mean(targets.double(), 0, correction=min(1, len(targets) - 1))
         std = var.sqrt()
         std = torch.where(std > _SMALLEST_SPREAD * mean.abs(), std, 0.0)  # rounding is no change
-        prior = self.prior_scale * std
-        if self.predicts_reward:
-            prior[-1] = self.reward_prior_scale
+        if self.prior_normalizer is not None:
+            if not self.prior_is_fixed:
+                self.prior_normalizer.update(inputs)
+                self.prior_is_fixed.fill_(True)
+            size = self.prior_scale * std
+            if self.predicts_reward:
+                size[-1] = self.reward_prior_scale
+            self.prior_size.copy_(torch.where(self.prior_size > 0, self.prior_size, size))
         if self.normalize_targets:
             self.target_mean.copy_(mean)
-            self.target_scale.copy_((std.square() + prior.square()).sqrt())
-        scale = self.target_scale.double()
-        self.prior_weight.copy_(torch.where(scale > 0, prior / scale, 0.0))
+            self.target_scale.copy_((std.square() + self.prior_size.double().square()).sqrt())
 
     def normalize(self, targets: Tensor) -> Tensor:
         """Targets ``[..., D]`` on the networks' scale; entries that never changed are 0."""
         return torch.where(self.target_scale > 0, (targets - self.target_mean) / self.target_scale, 0.0)
+
+    def scaled_prior(self, inputs: Tensor) -> Tensor:
+        """Priors of the members on the networks' scale, ``[M, B, D]``, at raw inputs ``[M, B, S + A]``."""
+        if self.prior is None or self.prior_normalizer is None:
+            return torch.zeros_like(self.target_scale)
+        weight = torch.where(self.target_scale > 0, self.prior_size / self.target_scale, 0.0)
+        return weight * self.prior(self.prior_normalizer(inputs))
 
     def forward(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Predicts the next observation, and the reward as last entry if ``predicts_reward``.
@@ -172,18 +183,27 @@ class GaussianEnsemble(WorldModel):
         Returns:
             Mean and standard deviation, in units of the environment, each ``[M, B, D]``.
         """
-        rows = observation.shape[1]
-        if torch.is_grad_enabled():
-            return self._distribution(observation, action, list(self.layers))
-        layers = self._layers_for(observation)
-        if observation.device.type != "cpu" or rows <= _CHUNK_ROWS or torch.compiler.is_compiling():
-            return self._distribution(observation, action, layers)
-        loc = observation.new_empty(*observation.shape[:2], self.noise_dim, dtype=self.min_log_var.dtype)
-        scale = torch.empty_like(loc)
-        for start in range(0, rows, _CHUNK_ROWS):
-            chunk = slice(start, start + _CHUNK_ROWS)
-            loc[:, chunk], scale[:, chunk] = self._distribution(observation[:, chunk], action[:, chunk], layers)
-        return loc, scale
+        inputs = torch.cat([observation, action], -1)
+        in_pieces = inputs.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        pieces, layers = inputs.split(_CHUNK_ROWS, 1) if in_pieces else (inputs,), self._layers_for(inputs)
+        outputs = [self._distribution(piece, layers) for piece in pieces]
+        delta, scale = (torch.cat(values, 1) for values in zip(*outputs, strict=True))
+        next_observation = observation + delta[..., : self.observation_dim]
+        return torch.cat([next_observation, delta[..., self.observation_dim :]], -1), scale
+
+    def termination_probability(self, next_observation: Tensor, action: Tensor) -> Tensor:
+        """Probability that an episode ends with a transition.
+
+        Args:
+            next_observation: in units of the environment, shape ``[M, B, S]``.
+            action: in units of the environment, shape ``[M, B, A]``.
+
+        Returns:
+            Shape ``[M, B, 1]``; zero as long as no end was seen.
+        """
+        if self.termination is None:
+            raise RuntimeError("learn_termination must be True to predict ends of episodes.")
+        return self.termination(self.normalizer(torch.cat([next_observation, action], -1)))
 
     def _layers_for(self, inputs: Tensor) -> list[Any]:
         """The layers as functions; products between hidden layers in bfloat16 where that is wanted and gains time."""
@@ -193,17 +213,11 @@ class GaussianEnsemble(WorldModel):
             layers[1:-1] = [layer.rounded() for layer in layers[1:-1]]
         return layers
 
-    def _distribution(
-        self, observation: Tensor, action: Tensor, layers: Sequence[Callable[[Tensor], Tensor]]
-    ) -> tuple[Tensor, Tensor]:
-        inputs = self.normalizer(torch.cat([observation, action], -1))
-        mean, log_var = self._predict(inputs, layers)
-        if self.prior is not None:
-            mean = torch.addcmul(mean, self.prior_weight, self.prior(inputs))
-        delta = torch.addcmul(self.target_mean, self.target_scale, mean)
-        next_observation = observation + delta[..., : self.observation_dim]
-        scale = (0.5 * log_var).exp() * self.target_scale
-        return torch.cat([next_observation, delta[..., self.observation_dim :]], -1), scale
+    def _distribution(self, inputs: Tensor, layers: Sequence[Callable[[Tensor], Tensor]]) -> tuple[Tensor, Tensor]:
+        """Mean change (and reward) and standard deviation, in units of the environment, at raw ``inputs``."""
+        mean, log_var = self._predict(self.normalizer(inputs), layers)
+        delta = torch.addcmul(self.target_mean, self.target_scale, mean + self.scaled_prior(inputs))
+        return delta, (0.5 * log_var).exp() * self.target_scale
 
     def predict(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Output of the trained networks, on their own scale and without the prior.
@@ -243,17 +257,23 @@ class GaussianEnsemble(WorldModel):
         if variance_weight:
             nll = nll * (variance_weight * log_var.detach()).exp()
         # entries that never changed are predicted without the networks, and must not count as precise
-        loss = (nll * (self.target_scale > 0)).mean((1, 2))
-        if self.learn_log_var_bounds:
-            loss = loss + self.BOUND_PENALTY * (self.max_log_var - self.min_log_var).sum((1, 2))
-        return loss
+        return (nll * (self.target_scale > 0)).mean((1, 2))
 
 
-def make_world_model(env: EnvBase, **kwargs: Any) -> GaussianEnsemble:
+def make_world_model(
+    env: EnvBase,
+    *,
+    reward_prior_share: float | None = None,
+    reward_bounds: tuple[float, float] | None = None,
+    **kwargs: Any,
+) -> GaussianEnsemble:
     """A :class:`GaussianEnsemble` of the sizes of an environment.
 
     Args:
         env: environment with a vector ``observation``, shape ``[S]``, and a vector ``action``, shape ``[A]``.
+        reward_prior_share: ``reward_prior_scale`` in ranges of the reward, which ``reward_bounds`` state: one setting
+            for tasks whose rewards differ in size. Defaults to ``None``: ``reward_prior_scale`` counts.
+        reward_bounds: smallest and largest reward of a step, if known.
         **kwargs: further arguments of :class:`GaussianEnsemble`.
 
     Returns:
@@ -263,5 +283,9 @@ def make_world_model(env: EnvBase, **kwargs: Any) -> GaussianEnsemble:
         >>> make_world_model(toy_env(), num_members=2, num_cells=(8,)).noise_dim
         4
     """
+    if reward_prior_share is not None:
+        if reward_bounds is None:
+            raise ValueError(f"reward_bounds must be known for reward_prior_share={reward_prior_share}, got None.")
+        kwargs["reward_prior_scale"] = reward_prior_share * (reward_bounds[1] - reward_bounds[0])
     observation_dim = env.observation_spec["observation"].shape[-1]
     return GaussianEnsemble(observation_dim, env.action_spec_unbatched.shape[-1], **kwargs)

@@ -80,25 +80,25 @@ def test_resampled_rows_get_any_member_alike_at_every_step_and_each_is_evaluated
 
 def test_a_transition_is_mean_plus_scaled_noise(env_of):
     env, observation, noise = env_of(scale=0.5), torch.randn(3, 4, 3), torch.randn(3, 4, 6, 4)
-    next_observation, reward, terminated = env.transition(observation, torch.zeros(3, 4, 1), noise)
+    next_observation, reward, terminated = env.sample_next(observation, torch.zeros(3, 4, 1), noise)
     drift, pay = (torch.tensor(x).view(3, 1, 1, 1) for x in (DRIFT, REWARD))
     torch.testing.assert_close(next_observation, observation[:, :, None] + drift + 0.5 * noise[..., :3])
     torch.testing.assert_close(reward, (pay + 0.5 * noise[..., 3:]))
     assert terminated.shape == (3, 4, 6, 1) and terminated.dtype == torch.bool
 
 
-def test_without_noise_given_it_draws_one_next_state_of_the_members_spread(env_of):
+def test_rows_step_to_one_next_state_of_the_members_spread(env_of):
     env = env_of(scale=0.5)
-    next_observation, _, _ = env.transition(torch.zeros(3, 9000, 3), torch.zeros(3, 9000, 1))
-    assert next_observation.shape == (3, 9000, 1, 3)
-    noise = next_observation[:, :, 0] - torch.tensor(DRIFT)[:, None, None]
+    next_observation, reward, terminated = env.step_rows(torch.zeros(3, 9000, 3), torch.zeros(3, 9000, 1))
+    assert next_observation.shape == (3, 9000, 3) and reward.shape == terminated.shape == (3, 9000, 1)
+    noise = next_observation - torch.tensor(DRIFT)[:, None, None]
     assert (noise.mean(1).abs() < 5 * 0.5 / 9000**0.5).all() and ((noise.std(1) - 0.5).abs() < 0.03).all()
 
 
 def test_a_known_reward_sees_state_action_and_next_state(env_of):
     env = env_of(known_reward=True, scale=0.5)
     observation, action, noise = torch.randn(3, 4, 3), torch.randn(3, 4, 1), torch.randn(3, 4, 6, 3)
-    next_observation, reward, _ = env.transition(observation, action, noise)
+    next_observation, reward, _ = env.sample_next(observation, action, noise)
     expected = -(next_observation - observation[:, :, None]).abs().sum(-1) - action.abs()
     torch.testing.assert_close(reward.squeeze(-1), expected.expand(3, 4, 6))
     rollout = env.rollout(2)
@@ -300,10 +300,10 @@ def returning(value):
 
 
 WRONG_TERMINATIONS = [
-    (lambda s, a: (s[..., :1] > 0).float(), r"mine returned float32 of shape \(3, 2, 1\)"),
-    (lambda s, a: s[..., 0] > 0, r"mine returned bool of shape \(3, 2\)"),
-    (lambda s, a: s > 0, r"mine returned bool of shape \(3, 2, 3\)"),
-    (lambda s, a: s[:, :1] > 0, r"mine returned bool of shape \(3, 1, 3\)"),
+    (lambda s, a: (s[..., :1] > 0).float(), r"mine returned float32 of shape \(3, 2, 1, 1\)"),
+    (lambda s, a: s[..., 0] > 0, r"mine returned bool of shape \(3, 2, 1\)"),
+    (lambda s, a: s > 0, r"mine returned bool of shape \(3, 2, 1, 3\)"),
+    (lambda s, a: s[:, :1] > 0, r"mine returned bool of shape \(3, 1, 1, 3\)"),
     (lambda s, a: False, "mine returned a bool"),
     (lambda s, a: None, "mine returned None"),
     (lambda s, a: (s[..., :1] > 0).numpy(), "mine returned a numpy.ndarray"),
@@ -311,9 +311,9 @@ WRONG_TERMINATIONS = [
     (lambda s: s[..., :1] > 0, "mine raised TypeError: .* takes 1 positional argument but 2 were given"),
 ]
 WRONG_REWARDS = [
-    (lambda s, a, n: n[..., 0], r"mine returned float32 of shape \(3, 2\)"),
-    (lambda s, a, n: n[..., :1] > 0, r"mine returned bool of shape \(3, 2, 1\)"),
-    (lambda s, a, n: n[..., :1].long(), r"mine returned int64 of shape \(3, 2, 1\)"),
+    (lambda s, a, n: n[..., 0], r"mine returned float32 of shape \(3, 2, 1\)"),
+    (lambda s, a, n: n[..., :1] > 0, r"mine returned bool of shape \(3, 2, 1, 1\)"),
+    (lambda s, a, n: n[..., :1].long(), r"mine returned int64 of shape \(3, 2, 1, 1\)"),
     (lambda s, a, n: 1.0, "mine returned a float"),
     (lambda s, a, n: n[..., :1].numpy(), "mine returned a numpy.ndarray"),
     (lambda s, a: s[..., :1], "mine raised TypeError"),
@@ -322,7 +322,7 @@ WRONG_REWARDS = [
 
 @pytest.mark.parametrize(("wrong", "message"), WRONG_TERMINATIONS)
 def test_a_wrong_termination_function_is_one_sentence_before_the_first_step(env_of, wrong, message):
-    needed = r"termination_fn must return a bool tensor of shape \(3, 2, 1\) for observations \(3, 2, 3\) .*: "
+    needed = r"termination_fn must return a bool tensor of shape \(3, 2, 1, 1\) for observations \(3, 2, 1, 3\) .*: "
     with pytest.raises(ValueError, match=needed + message) as error:
         env_of(termination_fn=returning(wrong))
     assert "\n" not in str(error.value)
@@ -330,7 +330,7 @@ def test_a_wrong_termination_function_is_one_sentence_before_the_first_step(env_
 
 @pytest.mark.parametrize(("wrong", "message"), WRONG_REWARDS)
 def test_a_wrong_reward_function_is_one_sentence_before_the_first_step(env_of, wrong, message):
-    needed = r"reward_fn must return a float tensor of shape \(3, 2, 1\) for observations \(3, 2, 3\) .*: "
+    needed = r"reward_fn must return a float tensor of shape \(3, 2, 1, 1\) for observations \(3, 2, 1, 3\) .*: "
     with pytest.raises(ValueError, match=needed + message) as error:
         env_of(known_reward=True, reward_fn=returning(wrong))
     assert "\n" not in str(error.value)
@@ -349,34 +349,22 @@ def test_a_wrong_reward_function_is_one_sentence_before_the_first_step(env_of, w
             lambda loc, scale: (loc[..., :3], scale[..., :3]),
             r"KnownModel returned float32 of shape \(3, 2, 3\)",
         ),  # no reward
-        (lambda loc, scale: loc[0, 0, 0, 0], "KnownModel raised IndexError"),
     ],
 )
-def test_a_model_that_predicts_another_shape_is_one_sentence_before_the_first_step(
-    known_model, monkeypatch, wrong, message
-):
+def test_a_model_that_predicts_another_shape_is_one_sentence(known_model, monkeypatch, wrong, message):
     forward = known_model.forward
     monkeypatch.setattr(known_model, "forward", lambda self, *arguments: wrong(*forward(self, *arguments)))
-    needed = r"world_model must return the tuple \(mean, standard deviation\), each of shape \(3, 2, 4\) for obs.*: "
+    needed = r"world_model must return the tuple \(mean, standard deviation\), each of shape \(3, 2, 4\): "
+    env = ModelBasedEnv(known_model(DRIFT, REWARD), toy_env(), termination_fn=never_terminates)
     with pytest.raises(ValueError, match=needed + message) as error:
-        ModelBasedEnv(known_model(DRIFT, REWARD), toy_env(), termination_fn=never_terminates)
+        env.step_rows(torch.zeros(3, 2, 3), torch.zeros(3, 2, 1))
     assert "\n" not in str(error.value)
 
 
-def test_trying_a_model_leaves_it_and_the_global_generator_alone():
-    model = GaussianEnsemble(3, 1, num_members=2, num_cells=(8,))
-    model.register_forward_hook(lambda module, *_: module.register_buffer("seen", torch.rand(1)))
-    before = torch.get_rng_state()
+def test_it_is_built_without_a_call_of_the_model_or_a_draw(known_model):
+    model, before = known_model(DRIFT, REWARD), torch.get_rng_state()
     ModelBasedEnv(model, toy_env(), termination_fn=never_terminates)
-    assert torch.equal(before, torch.get_rng_state())
-    assert "seen" not in model.state_dict()
-
-
-def test_a_model_that_cannot_be_copied_is_tried_itself(known_model):
-    model = known_model(DRIFT, REWARD)
-    model.remembered = torch.ones(2, requires_grad=True) * 2
-    ModelBasedEnv(model, toy_env(), termination_fn=never_terminates)
-    assert model.rows == [2]
+    assert model.rows == [] and torch.equal(before, torch.get_rng_state())
 
 
 def test_a_known_reward_may_concatenate_what_it_gets(env_of):
@@ -387,13 +375,81 @@ def test_a_known_reward_may_concatenate_what_it_gets(env_of):
     state, action, noise = torch.ones(3, 4, 3), torch.full((3, 4, 1), 0.5), torch.zeros(3, 4, 2, 3)
     # 3 of the state, 0.5 of the action, and three entries of 1 + drift
     expected = 6.5 + 3 * torch.tensor(DRIFT).view(3, 1, 1, 1).expand(3, 4, 2, 1)
-    torch.testing.assert_close(env.transition(state, action, noise)[1], expected)
+    torch.testing.assert_close(env.sample_next(state, action, noise)[1], expected)
 
 
 def test_rewards_are_clipped_to_the_bounds_where_they_are_stated(env_of):
     state, action = torch.zeros(3, 1, 3), torch.zeros(3, 1, 1)
-    reward = env_of(reward_bounds=(0.0, 1.0)).transition(state, action)[1]  # 0.5, 1.5 and 2.5 in the members
+    reward = env_of(reward_bounds=(0.0, 1.0)).step_rows(state, action)[1]  # 0.5, 1.5 and 2.5 in the members
     torch.testing.assert_close(reward.flatten(), torch.tensor([0.5, 1.0, 1.0]))
-    torch.testing.assert_close(env_of().transition(state, action)[1].flatten(), torch.tensor(REWARD))
+    torch.testing.assert_close(env_of().step_rows(state, action)[1].flatten(), torch.tensor(REWARD))
     with pytest.raises(ValueError, match=r"reward_bounds must increase, got \(1.0, 0.0\)"):
         env_of(reward_bounds=(1.0, 0.0))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_model_in_float64_keeps_torchrls_rules_and_takes_what_numpy_gives():
+    model = GaussianEnsemble(3, 1, num_members=2, num_cells=(8,)).double()
+    starts = torch.randn(20, 3).numpy().astype("float64")
+    env = ModelBasedEnv(model, toy_env(), termination_fn=never_terminates, start_states=starts)
+    check_env_specs(env)
+    assert env.rollout(2)["next", "observation"].dtype == torch.float64
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_start_states_take_the_type_of_the_model(env_of):
+    env = env_of(start_states=torch.ones(2, 3, dtype=torch.float64))
+    assert env.reset()["observation"].dtype == torch.float32
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3,), (5, 4), (2, 5, 3)])
+def test_start_states_of_another_shape_are_named_when_it_is_built(env_of, shape):
+    with pytest.raises(ValueError, match=r"start_states must be of shape \[n, 3\] with n > 0, got"):
+        env_of(start_states=torch.zeros(shape))
+
+
+@pytest.mark.parametrize("member", ["fixed", "resampled"])
+def test_a_generator_may_live_on_another_device_than_the_model(known_model, member):
+    # "meta" stands in for CUDA, where a model draws with a generator of the CPU
+    model = known_model(DRIFT, REWARD, scale=1.0).to("meta")
+    env = ModelBasedEnv(
+        model, toy_env(), termination_fn=never_terminates, generator=torch.Generator(), member=member,
+        start_states=ORIGIN,
+    )  # fmt: skip
+    assert env.reset()["observation"].device.type == "meta"
+    state, action = torch.zeros(3, 4, 3, device="meta"), torch.zeros(3, 4, 1, device="meta")
+    assert [value.device.type for value in env.step_rows(state, action)] == ["meta"] * 3
+
+
+@pytest.fixture
+def ending_model(known_model):
+    """Member m ends an episode with probability 0, 0.2 or 1, whatever happens."""
+
+    class Ending(known_model):
+        def __init__(self):
+            super().__init__(DRIFT, REWARD)
+            self.predicts_termination = True
+
+        def termination_probability(self, next_observation, action):
+            assert next_observation.shape[:2] == action.shape[:2]
+            return torch.tensor([0.0, 0.2, 1.0]).view(3, 1, 1).expand(*action.shape[:2], 1)
+
+    return Ending()
+
+
+def test_predicted_terminations_are_drawn_with_the_probability_of_the_member(ending_model):
+    env = ModelBasedEnv(ending_model, toy_env(), termination_fn=None)
+    ended = env.sample_next(torch.zeros(3, 500, 3), torch.zeros(3, 500, 1), torch.zeros(3, 500, 4, 4))[2]
+    assert ended.shape == (3, 500, 4, 1) and ended.dtype == torch.bool
+    share = ended.float().mean((1, 2, 3))
+    assert share[0] == 0 and share[2] == 1 and abs(share[1] - 0.2) < 5 * (0.16 / 2000) ** 0.5
+    assert env.rollout(1, tensordict=TensorDict({"observation": torch.zeros(3, 1, 3)}, [3, 1]))[2]["next", "done"].all()
+
+
+def test_terminations_come_from_the_rule_or_from_the_model(ending_model, env_of):
+    with pytest.raises(ValueError, match="termination_fn must be None for .*predicts_termination=True, got never_term"):
+        ModelBasedEnv(ending_model, toy_env(), termination_fn=never_terminates)
+    with pytest.raises(
+        ValueError, match="termination_fn is required for .*predicts_termination=False, got None.*=true"
+    ):
+        env_of(termination_fn=None)

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from tensordict import TensorDict
+from torchrl.envs import RewardScaling, TransformedEnv
 
 from eqr_torchrl.imagination import (
     BranchedRollouts,
@@ -205,7 +208,7 @@ def real(num_rows=1):
 
 def test_a_round_follows_every_rule_and_the_capacity_holds_the_retained_rounds(known_model):
     # 3 x 4 = 12 start states: 5 members x 12 x 2 steps in fixed members; 12 // 5 = 2 for each, 5 x 2 x 2, in resampled
-    imagine = make_rollouts(known_model([0.0] * 5, [1.0] * 5), stored_keys=ALL_KEYS)
+    imagine = make_rollouts(known_model([0.0] * 5, [1.0] * 5), keys=ALL_KEYS)
     assert imagine.capacity == 5 * (120 + 20)
     buffer = make_model_buffer(imagine.capacity)
     report = imagine(still, real(), buffer)
@@ -215,24 +218,32 @@ def test_a_round_follows_every_rule_and_the_capacity_holds_the_retained_rounds(k
 
 
 def test_one_stored_transition_is_what_a_round_writes(known_model):
-    imagine = make_rollouts(known_model([0.0], [0.0]), stored_keys=["observation", ["next", "reward"], "member"])
+    imagine = make_rollouts(known_model([0.0], [0.0]), keys=["observation", ["next", "reward"], "member"])
     buffer = make_model_buffer(imagine.capacity)
     imagine(still, real(), buffer)
     stored = {key: (value.shape[1:], value.dtype) for key, value in buffer[:].items(True, True)}
     assert stored == {key: (value.shape, value.dtype) for key, value in imagine.transition.items(True, True)}
 
 
-def test_known_rewards_and_ends_may_be_named(known_model):
+def ends_at_once(next_observation, action):
+    return torch.ones_like(next_observation[..., :1], dtype=torch.bool)
+
+
+def pays_three(observation, action, next_observation):
+    return torch.full_like(observation[..., :1], 3.0)
+
+
+def test_rewards_and_ends_may_be_functions(known_model):
     model = known_model([0.0])
     imagine = make_rollouts(
         model,
-        termination_fn="diagnose_rules:ends_at_once",
-        reward_fn="diagnose_rules:pays_three",
-        stored_keys=["observation", ("next", "reward"), ("next", "terminated")],
+        termination_fn=ends_at_once,
+        reward_fn=pays_three,
+        keys=["observation", ("next", "reward"), ("next", "terminated")],
     )
     buffer = make_model_buffer(imagine.capacity)
     report = imagine(still, real(), buffer)
-    assert report["fixed"] == {"rows": 12, "dropped": 0, "reward": 3.0}
+    assert report["fixed"] == {"rows": 12, "dropped": 0, "reward": 3.0, "horizon": 2}
     assert buffer[:]["next", "terminated"].all()
 
 
@@ -242,7 +253,7 @@ def test_rollouts_start_more_often_where_the_reward_is_rare(known_model):
     data["observation"][7] = 1.0
     data["next", "reward"][7] = 5.0
     for threshold, share in ((None, 1 / 101), (1.0, 10 / 110)):
-        imagine = make_rollouts(known_model([0.0, 0.0]), reward_fn="diagnose_rules:pays_three", rules=RULES[:1],
+        imagine = make_rollouts(known_model([0.0, 0.0]), reward_fn=pays_three, rules=RULES[:1],
                                 horizon=1, starts_per_step=1000, rare_threshold=threshold)  # fmt: skip
         buffer = make_model_buffer(imagine.capacity)
         imagine(still, data, buffer)
@@ -255,6 +266,10 @@ def test_weights_of_start_states_have_their_length(known_model):
         imagine(known_model([0.0], [0.0]), torch.zeros(4, 3), num_starts=1, horizon=1, weights=torch.ones(3))
 
 
+def minus_one(observation, action, next_observation):
+    return torch.full_like(observation[..., :1], -1.0)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -265,11 +280,36 @@ def test_weights_of_start_states_have_their_length(known_model):
         ({"rules": []}, "rules must hold at least one rule"),
         ({"rules": [{"member": "fixed", "starts": "all"}]}, "rules must be of the form"),
         ({"rules": [RULES[0], RULES[0]]}, "rules must have different members"),
-        ({"stored_keys": ["observations"]}, "keys must be among"),
-        ({"termination_fn": "nowhere:rule"}, "nowhere"),
-        ({"reward_fn": "diagnose_rules:pays_three"}, "reward_fn must be None"),
+        ({"keys": ["observations"]}, "keys must be among"),
+        ({"termination_fn": "module:rule"}, "termination_fn must return a bool .*: str raised TypeError"),
+        ({"reward_fn": minus_one}, "reward_fn must be None"),
+        ({"horizon_range": [3, 2]}, r"horizon_range must be .fewest, most. steps, .*, got .3, 2."),
+        ({"error_threshold": 0.0}, "error_threshold must be positive, got 0.0"),
     ],
 )
 def test_wrong_arguments_are_named_when_it_is_built(known_model, changes, message):
     with pytest.raises(ValueError, match=message):
         make_rollouts(known_model([0.0], [0.0]), **changes)
+
+
+@pytest.mark.parametrize("member", ["fixed", "resampled"])
+def test_a_row_that_has_ended_stays_ended_where_noise_would_bring_it_back(known_model, member):
+    # a random walk from 0 that ends above 0 goes on after t steps with probability C(2t, t) / 4^t
+    model = known_model([0.0], [0.0], scale=[1.0, 0.0, 0.0, 0.0])
+
+    def over(next_observation, action):
+        return next_observation[..., :1] > 0
+
+    report, rows = imagine(model, torch.zeros(1, 3), termination_fn=over, num_starts=2000, horizon=6, member=member)
+    goes_on = [math.comb(2 * t, t) / 4**t for t in range(7)]
+    assert report["rows"] == pytest.approx(2000 * sum(goes_on[:6]), abs=5 * 2 * 2000**0.5)
+    assert rows["next", "terminated"].sum() == pytest.approx(2000 * (1 - goes_on[6]), abs=5 * 0.42 * 2000**0.5)
+
+
+def test_anything_but_the_bare_environment_is_refused(known_model):
+    env = ModelBasedEnv(known_model([0.0], [0.0]), toy_env(), termination_fn=never_terminates)
+    scaled = TransformedEnv(env, RewardScaling(0.0, 100.0))
+    with pytest.raises(
+        ValueError, match=r"model_env must be a ModelBasedEnv, got TransformedEnv: .* bypass transforms"
+    ):
+        branched_rollout(scaled, still, torch.zeros(1, 3), make_model_buffer(10), num_starts=1, horizon=1)

@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 from tensordict import TensorDict
-from tensordict.nn import TensorDictModule
+from torchrl.envs import RenameTransform, RewardScaling, TransformedEnv
 from torchrl.envs.utils import ExplorationType, set_exploration_type
-from torchrl.modules import ProbabilisticActor, TanhNormal
 from torchrl.objectives import SoftUpdate
 
 from eqr_torchrl.imagination import EnsembleSuccessors, ModelBasedEnv, make_replay_buffer, never_terminates
@@ -91,8 +90,8 @@ def test_fewer_members_are_distinct_for_each_row_and_equally_likely(successors_o
     torch.testing.assert_close(out["next", "reward"][..., 0], torch.tensor(REWARD)[member])
     member = member[..., 0].sort(1).values
     assert all(len(row.unique()) == num_members for row in member)
-    counts = member.flatten().bincount(minlength=4)
-    assert (counts == 1000 * num_members).all()
+    counts = member.flatten().bincount(minlength=4)  # binomial: n = 4000, p = num_members / 4
+    assert ((counts - 1000 * num_members).abs() < 5 * 1000**0.5).all()
 
 
 def test_fewer_members_are_unbiased_for_a_single_row(successors_of):
@@ -111,9 +110,6 @@ def test_fewer_members_work_at_any_batch_size(successors_of, num_members, size):
     torch.testing.assert_close(out["next", "reward"][..., 0], torch.tensor(REWARD)[member])
     assert all(len(row.unique()) == num_members for row in member[..., 0])
     assert (member[..., 0] == member[..., 1]).all()
-    loads = member[..., 0].flatten().bincount(minlength=4)
-    assert loads.max() - loads.min() <= 1  # no member works for the others
-    assert successors.model_env.world_model.rows == [-(-size * num_members // 4)]
 
 
 def test_every_subset_of_members_is_equally_likely_for_each_row(successors_of):
@@ -171,7 +167,7 @@ def test_what_it_writes_is_what_the_loss_reads(successors_of):
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"num_next_states": 0}, "num_next_states must be positive, got 0"),
+        ({"num_next_states": 0}, "num_next_states must be a positive integer, got 0"),
         ({"sampling": "sobol"}, 'sampling must be "stratified" or "iid", got \'sobol\''),
         ({"num_members": 0}, "num_members must be between 1 and the 4 members of model_env, got 0"),
         ({"num_members": 5}, "num_members must be between 1 and the 4 members of model_env, got 5"),
@@ -194,35 +190,12 @@ def test_a_batch_of_any_shape_is_the_flattened_batch(successors_of, size, num_me
     assert (outs[1].reshape(outs[0].shape) == outs[0]).all()
 
 
-def test_renamed_and_nested_keys_are_read_and_written_and_known_to_the_loss(successors_of):
-    keys = {"action": "push", "reward": ("agent", "gain"), "done": "over", "terminated": "dead"}
-    successors = successors_of(
-        observation_key="state", num_next_states=3, **{f"{name}_key": key for name, key in keys.items()}
-    )
-    assert successors.in_keys == ["state", "push"] and successors.out_keys == ["next"]
-    batch = toy_batch(B=6)
-    renamed = TensorDict({"state": batch["observation"], "push": batch["action"], "next": batch["next"]}, [6])
-    out = successors(renamed)["next"]
-    assert set(out.keys(True, True)) == {"state", ("agent", "gain"), "over", "dead"}  # nothing of the old "next"
-    torch.testing.assert_close(out["agent", "gain"], torch.tensor(REWARD)[:, None, None].expand(6, 4, 3, 1))
-    actor, critic = toy_actor(), toy_critic()
-    actor.module[0].in_keys = ["state"]
-    actor = ProbabilisticActor(
-        actor.module[0], in_keys=["loc", "scale"], out_keys=["push"], distribution_class=TanhNormal
-    )
-    loss = EpistemicQuantileLoss(
-        actor, TensorDictModule(critic.module, ["state", "push"], critic.out_keys), target_entropy=-1.0
-    )
-    SoftUpdate(loss, tau=0.1)
-    loss.set_keys(**keys)
-    assert torch.isfinite(loss(renamed)["loss_qvalue"])
-
-
-def test_a_buffer_transforms_renamed_keys(successors_of):
+def test_a_transform_of_torchrl_renames_what_it_reads(successors_of):
     buffer = make_replay_buffer(100, batch_size=6)
-    buffer.append_transform(successors_of(num_next_states=3, observation_key="state"))
+    buffer.append_transform(RenameTransform(["state"], ["observation"]))
+    buffer.append_transform(successors_of(num_next_states=3))
     buffer.extend(TensorDict({"state": torch.randn(20, 3), "action": torch.rand(20, 1)}, [20]))
-    assert buffer.sample()["next", "state"].shape == (6, 4, 3, 3)
+    assert buffer.sample()["next", "observation"].shape == (6, 4, 3, 3)
 
 
 def test_steps_of_the_replayed_successor_go_with_it(successors_of):
@@ -279,3 +252,33 @@ def test_it_keeps_the_precision_of_the_model(dtype):
     env = ModelBasedEnv(model, toy_env(), termination_fn=never_terminates)
     out = EnsembleSuccessors(env)(toy_batch(B=4).select("observation", "action").to(dtype))["next"]
     assert out["observation"].dtype == out["reward"].dtype == dtype and out["terminated"].dtype == torch.bool
+
+
+def test_with_a_known_reward_every_entry_of_the_state_has_its_noise(known_model):
+    def zero(observation, action, next_observation):
+        return torch.zeros_like(observation[..., :1])
+
+    env = ModelBasedEnv(known_model(DRIFT, scale=2.0), toy_env(), termination_fn=never_terminates, reward_fn=zero)
+    batch = toy_batch(B=2000)
+    batch["observation"].zero_()
+    noise = EnsembleSuccessors(env)(batch)["next", "observation"] - torch.tensor(DRIFT).view(4, 1, 1)
+    torch.testing.assert_close(noise.std((0, 2)), torch.full((4, 3), 2.0), atol=0.1, rtol=0)
+
+
+def test_anything_but_the_bare_environment_is_refused(known_model):
+    env = ModelBasedEnv(known_model(DRIFT, REWARD), toy_env(), termination_fn=never_terminates)
+    with pytest.raises(
+        ValueError, match=r"model_env must be a ModelBasedEnv, got TransformedEnv: .* bypass transforms"
+    ):
+        EnsembleSuccessors(TransformedEnv(env, RewardScaling(0.0, 100.0)))
+
+
+@pytest.mark.parametrize("sampling", ["stratified", "iid"])
+def test_a_generator_may_live_on_another_device_than_the_model(known_model, sampling):
+    # "meta" stands in for CUDA, where a model draws with a generator of the CPU
+    model = known_model(DRIFT, REWARD, scale=1.0).to("meta")
+    env = ModelBasedEnv(model, toy_env(), termination_fn=never_terminates, generator=torch.Generator())
+    batch = toy_batch(B=6).select("observation", "action").to("meta")
+    out = EnsembleSuccessors(env, sampling=sampling, num_members=2)(batch)
+    assert out["next", "observation"].device.type == "meta"
+    assert out["next", "observation"].shape == (6, 2, 4, 3)

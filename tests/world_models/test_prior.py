@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from tensordict import TensorDict
@@ -19,7 +21,9 @@ def transitions(rows: int, *, reward_scale: float = 1.0) -> TensorDict:
 
 def fitted(data: TensorDict, num_steps: int = 600, **kwargs) -> GaussianEnsemble:
     model = GaussianEnsemble(2, 1, num_members=5, num_cells=(64, 64), **kwargs)
-    FixedStepsFit(model, num_steps=num_steps, lr=3e-3, batch_size=64)(data)
+    fit = FixedStepsFit(model, num_steps=-(-num_steps // 2), lr=3e-3, batch_size=64)
+    for _ in range(2):
+        fit(data)
     return model
 
 
@@ -93,3 +97,83 @@ def test_scales_must_not_be_negative(kwargs):
 def test_without_a_prior_nothing_is_added():
     assert GaussianEnsemble(2, 1).prior is None
     assert GaussianEnsemble(2, 1, learn_reward=False, reward_prior_scale=3.0).prior is None
+
+
+@torch.no_grad()
+def prior_of(model: GaussianEnsemble, state: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+    """The priors in units of the environment: what networks of zeros predict, less the mean of the targets."""
+    silent = copy.deepcopy(model)
+    for parameter in silent.layers.parameters():
+        parameter.zero_()
+    loc, _ = silent(*(value.expand(model.num_members, *value.shape) for value in (state, action)))
+    return loc - torch.nn.functional.pad(state, (0, 1)) - silent.target_mean
+
+
+def prior_model(**kwargs) -> GaussianEnsemble:
+    return GaussianEnsemble(2, 1, **{"num_members": 3, "num_cells": (8,), "prior_scale": 0.5, **kwargs})
+
+
+def widened(data: TensorDict, factor: float) -> TensorDict:
+    wide = data.clone()
+    for key in ("observation", ("next", "observation"), ("next", "reward")):
+        wide[key] = factor * data[key]
+    return wide
+
+
+@pytest.mark.parametrize("normalize_targets", [True, False])
+def test_the_prior_is_one_function_whatever_later_fits_see(normalize_targets):
+    model = prior_model(reward_prior_scale=2.0, normalize_targets=normalize_targets)
+    fit, data = FixedStepsFit(model, num_steps=2), transitions(300)
+    points = 2 * torch.randn(50, 2), torch.rand(50, 1)
+    fit(data)
+    first = prior_of(model, *points)
+    change = (data["next", "observation"] - data["observation"]).std(0)
+    assert 0.2 < (first[..., :2] / change).std() < 1.0 and 0.8 < first[..., 2].std() < 4.0  # b = 0.5 std, and 2
+    fit(widened(data, 3.0))  # three times as wide, as in a policy's first successes
+    torch.testing.assert_close(prior_of(model, *points), first, rtol=1e-3, atol=1e-4)
+
+
+def test_the_prior_stays_with_the_models_state():
+    model, again = prior_model(reward_prior_scale=2.0), prior_model(reward_prior_scale=2.0)
+    data, points = transitions(300), (2 * torch.randn(50, 2), torch.rand(50, 1))
+    FixedStepsFit(model, num_steps=2)(data)
+    again.load_state_dict(model.state_dict())
+    FixedStepsFit(again, num_steps=2)(widened(data, 3.0))
+    torch.testing.assert_close(prior_of(again, *points), prior_of(model, *points), rtol=1e-3, atol=1e-4)
+
+
+def test_an_entry_that_changes_only_later_gets_its_prior_then_and_keeps_it():
+    model, points = prior_model(), (2 * torch.randn(50, 2), torch.rand(50, 1))
+    fit, data = FixedStepsFit(model, num_steps=2), transitions(300)
+    still = data.clone()
+    still["next", "observation"][:, 1] = still["observation"][:, 1]
+    fit(still)
+    before = prior_of(model, *points)
+    assert before[..., 1].abs().max() < 1e-6
+    fit(data)
+    then = prior_of(model, *points)
+    assert then[..., 1].abs().max() > 0.01
+    torch.testing.assert_close(then[..., 0], before[..., 0], rtol=1e-3, atol=1e-4)
+    fit(widened(data, 3.0))
+    torch.testing.assert_close(prior_of(model, *points), then, rtol=1e-3, atol=1e-4)
+
+
+def test_what_is_trained_follows_the_standardisation_so_that_data_are_met_after_each_fit():
+    # the second fit sees rewards 3 times as large: each member must again predict them, its prior added
+    model = prior_model(num_cells=(64, 64), reward_prior_scale=5.0)
+    fit, data = FixedStepsFit(model, num_steps=400, lr=3e-3, batch_size=64), transitions(500)
+    for rows in (data, widened(data, 3.0)):
+        fit(rows)
+        with torch.no_grad():
+            loc, _ = model(rows["observation"].expand(3, -1, -1), rows["action"].expand(3, -1, -1))
+        assert (loc[..., 2:] - rows["next", "reward"]).square().mean().sqrt() < 1.5  # the priors have 5
+
+
+def test_a_share_of_the_range_of_rewards_is_a_scale_in_units():
+    from eqr_torchrl.testing import toy_env
+    from eqr_torchrl.world_models import make_world_model
+
+    model = make_world_model(toy_env(), num_cells=(8,), reward_prior_share=0.1, reward_bounds=(-10.0, 40.0))
+    assert model.reward_prior_scale == pytest.approx(5.0)
+    with pytest.raises(ValueError, match=r"reward_bounds must be known for reward_prior_share=0.1, got None"):
+        make_world_model(toy_env(), reward_prior_share=0.1)

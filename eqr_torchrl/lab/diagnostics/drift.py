@@ -8,7 +8,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from eqr_torchrl.imagination import ModelBasedEnv
+from eqr_torchrl.imagination import ModelBasedEnv, steps_within
+from eqr_torchrl.imagination.horizon import predict_open_loop
 from eqr_torchrl.lab.evaluation import evaluation_mode
 
 
@@ -66,16 +67,14 @@ def rollout_drift(
     scale = trajectories["observation"].to(device).flatten(0, 1).std(0, correction=0)
     scale = torch.where(scale > 1e-6, scale, 1.0)
 
-    observation = trajectories["observation"][:, 0].to(device).repeat_interleave(P, 0).expand(M, -1, -1)  # [M, B*P, S]
+    observation = trajectories["observation"][:, 0].to(device).repeat_interleave(P, 0)  # [B*P, S]
+    size = (M, B * P, world_model.noise_dim)
+    noise = (torch.randn(size, device=device, dtype=observation.dtype, generator=generator) for _ in range(T))
     errors, epistemic, aleatoric = [], [], []
     with evaluation_mode(world_model):
-        for t in range(T):
-            action = actions[:, t].repeat_interleave(P, 0).expand(M, -1, -1)
-            noise = torch.randn(
-                (M, B * P, 1, world_model.noise_dim), device=device, dtype=observation.dtype, generator=generator
-            )
-            observation = model_env.transition(observation, action, noise)[0].squeeze(2)
-            particles = (observation / scale).unflatten(1, (B, P))  # [M, B, P, S]
+        imagined = predict_open_loop(world_model, observation, actions.repeat_interleave(P, 0), noise)
+        for t, state in enumerate(imagined):
+            particles = (state / scale).unflatten(1, (B, P))  # [M, B, P, S]
             means, within = particles.mean(2), particles.var(2)  # [M, B, S]
             errors.append((means - real[:, t] / scale).square().mean((1, 2)).sqrt())
             aleatoric.append(within.mean().sqrt())
@@ -119,5 +118,4 @@ def trusted_horizon(drift: RolloutDrift) -> int:
         >>> trusted_horizon(RolloutDrift(error, *[torch.zeros(4)] * 2, torch.ones(3)))
         2
     """
-    within = drift.error.square().mean(1) < 1.0
-    return int(within.cumprod(0).sum())
+    return steps_within(drift.error.square().mean(1).sqrt(), 1.0)

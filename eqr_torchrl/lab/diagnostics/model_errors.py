@@ -9,9 +9,9 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from eqr_torchrl.functional import gaussian_nll
 from eqr_torchrl.lab.evaluation import device_of, evaluation_mode
 from eqr_torchrl.world_models import WorldModel
+from eqr_torchrl.world_models.errors import prediction_errors
 
 _CHUNK = 4096  # transitions predicted at once
 
@@ -39,7 +39,8 @@ def held_out_errors(world_model: WorldModel, data: TensorDictBase) -> ModelError
         the variance of the *change* of each entry (of the reward itself) that is explained, 1 at best, NaN where
         nothing varies, shape ``[M, D]``; ``standardised``, root mean square of the error in predicted standard
         deviations, 1 if the predicted noise is right, shape ``[M, D]``; ``nll``, negative log-likelihood in nats per
-        transition, shape ``[M]``.
+        transition, shape ``[M]``. An entry that a member predicts without noise, since it never changed in the fit, has
+        ``standardised`` 0 and does not count in ``nll`` if it came as predicted; if not, both are infinite.
 
     Raises:
         ValueError: if ``data`` is not of batch size ``[n]`` with n > 0, or the targets are not finite.
@@ -68,9 +69,8 @@ def held_out_errors(world_model: WorldModel, data: TensorDictBase) -> ModelError
             predictions.append(world_model(*inputs))
     loc, scale = (torch.cat(parts, 1) for parts in zip(*predictions, strict=True))  # [M, n, D]
     target = target.to(loc)
-    squared = (loc - target).square()
-    mse = squared.mean(1)
-    nll = 0.5 * (gaussian_nll(loc, 2 * scale.log(), target) + math.log(2 * math.pi))
-    variance = change.to(loc).var(0, correction=0)
+    squared, standardised, nll = prediction_errors(loc, scale, target)
+    nll = 0.5 * (nll + math.log(2 * math.pi) * (scale > 0))
+    mse, variance = squared.mean(1), change.to(loc).var(0, correction=0)
     explained = torch.where(variance > 0, 1 - mse / variance, torch.nan)
-    return ModelErrors(mse, explained, (squared / scale.square()).mean(1).sqrt(), nll.sum(-1).mean(1))
+    return ModelErrors(mse, explained, standardised.mean(1).sqrt(), nll.sum(-1).mean(1))

@@ -171,7 +171,7 @@ def member_returns(
             tensordict = act(TensorDict({"observation": state}, [M, rows]))
             noise = torch.randn(M, rows, 1, world_model.noise_dim, device=device, dtype=state.dtype)
             next_state, reward, terminated = (
-                x.squeeze(2) for x in model_env.transition(state, tensordict["action"], noise)
+                x.squeeze(2) for x in model_env.sample_next(state, tensordict["action"], noise)
             )
             value += discounted(t, reward, tensordict)
             alive = alive & ~terminated

@@ -1,0 +1,106 @@
+"""How far the members can be trusted, by what they had predicted for transitions that came later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+from torchrl.data import ReplayBuffer
+
+from eqr_torchrl.world_models import WorldModel
+
+#: Fewest real trajectories of a length that say something about it.
+_FEWEST = 10
+
+
+def predict_open_loop(
+    world_model: WorldModel, observation: Tensor, actions: Tensor, noise: Iterator[Tensor] | None = None
+) -> Iterator[Tensor]:
+    """Yields the observations ``[M, N, S]`` that each member predicts after 1, 2, ... given actions.
+
+    Args:
+        world_model: ``M`` members.
+        observation: first states, in units of the environment, shape ``[N, S]``.
+        actions: shape ``[N, T, A]``.
+        noise: standard normal draws ``[M, N, D]`` of each step. Defaults to ``None``: means are followed.
+    """
+    state = observation.expand(world_model.num_members, *observation.shape)
+    for action in actions.unbind(1):
+        loc, scale = world_model(state, action.expand(world_model.num_members, *action.shape))
+        state = (loc if noise is None else loc + scale * next(noise))[..., : observation.shape[-1]]
+        yield state
+
+
+@torch.no_grad()
+def open_loop_errors(
+    world_model: WorldModel, newest: TensorDictBase, *, longest: int, scale: Tensor | None = None
+) -> Tensor:
+    """Median error after 1 to ``longest`` steps of open-loop prediction, in standard deviations of the observations.
+
+    Every member predicts from every real state with the real actions that followed. An error is the root mean square
+    over entries; the median is that over starts and members.
+
+    Args:
+        world_model: members that have not been fitted to ``newest``.
+        newest: transitions in the order in which they came, batch size ``[n]``, with ``("next", "done")``. Trajectories
+            end where an episode does, and where an observation is not the next one of the transition before.
+        longest: most steps.
+        scale: standard deviations of the observations, shape ``[S]``. Defaults to those of ``newest``.
+
+    Returns:
+        Shape ``[longest]``; infinite where fewer than ten trajectories are so long.
+
+    Examples:
+        >>> from eqr_torchrl.world_models import GaussianEnsemble
+        >>> data = toy_env().rollout(20, break_when_any_done=False)
+        >>> open_loop_errors(GaussianEnsemble(3, 1, num_members=5, num_cells=(8,)), data, longest=15).isfinite().sum()
+        tensor(11)
+    """
+    like = next(iter([*world_model.parameters(), *world_model.buffers()]), torch.empty(0))
+    observation, action, real = (
+        newest[key].to(like.device) for key in ("observation", "action", ("next", "observation"))
+    )
+    scale = observation.std(0, correction=0) if scale is None else scale.to(observation)
+    scale = torch.where(scale > 1e-6, scale, 1.0)
+    follows = ~newest["next", "done"][:-1].squeeze(-1).to(like.device) & (real[:-1] == observation[1:]).all(-1)
+    # transitions that follow each one without a break, itself included
+    breaks = torch.cat([~follows, follows.new_ones(1)]).nonzero().squeeze(-1)
+    row = torch.arange(len(observation), device=like.device)
+    length = breaks[torch.searchsorted(breaks, row)] - row + 1
+    steps = (row.unsqueeze(-1) + torch.arange(longest, device=like.device)).clamp(max=len(row) - 1)  # [n, T]
+    errors = observation.new_full((longest,), torch.inf)
+    for step, state in enumerate(predict_open_loop(world_model, observation, action[steps])):
+        long_enough = length > step
+        if long_enough.sum() < _FEWEST:
+            break
+        error = (state[:, long_enough] - real[steps[long_enough, step]]) / scale
+        errors[step] = error.square().mean(-1).sqrt().median()
+    return errors
+
+
+def steps_within(errors: Tensor, threshold: float) -> int:
+    """Number of steps, from the first on, at all of which ``errors``, shape ``[T]``, are at most ``threshold``.
+
+    Examples:
+        >>> steps_within(torch.tensor([0.1, 0.4, 0.6, 0.2]), 0.5)
+        2
+    """
+    return int((errors <= threshold).cumprod(0).sum())
+
+
+def newest_transitions(replay: ReplayBuffer, count: int) -> TensorDictBase:
+    """The last ``count`` transitions, or as many as there are, in the order in which they came.
+
+    Examples:
+        >>> from eqr_torchrl.imagination import make_replay_buffer
+        >>> replay = make_replay_buffer(4)
+        >>> for number in range(6):
+        ...     _ = replay.extend(toy_batch(B=1).set("number", torch.full((1, 1), number)))
+        >>> newest_transitions(replay, 3)["number"].flatten()
+        tensor([3, 4, 5])
+    """
+    size = len(replay)
+    end = replay.writer.state_dict()["_cursor"] + size  # rows are written in turn
+    return replay[(end - torch.arange(min(count, size), 0, -1)) % size]
