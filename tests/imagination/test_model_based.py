@@ -409,14 +409,11 @@ def test_start_states_of_another_shape_are_named_when_it_is_built(env_of, shape)
 
 
 @pytest.mark.parametrize("member", ["fixed", "resampled"])
-def test_a_generator_may_live_on_another_device_than_the_model(known_model, member):
+def test_a_generator_may_live_on_another_device_than_the_model(env_of, monkeypatch, member):
     # "meta" stands in for CUDA, where a model draws with a generator of the CPU
-    model = known_model(DRIFT, REWARD, scale=1.0).to("meta")
-    env = ModelBasedEnv(
-        model, toy_env(), termination_fn=never_terminates, generator=torch.Generator(), member=member,
-        start_states=ORIGIN,
-    )  # fmt: skip
-    assert env.reset()["observation"].device.type == "meta"
+    env = env_of(member=member, generator=torch.Generator())
+    env.world_model.to("meta")
+    monkeypatch.setattr(ModelBasedEnv, "device", torch.device("meta"))
     state, action = torch.zeros(3, 4, 3, device="meta"), torch.zeros(3, 4, 1, device="meta")
     assert [value.device.type for value in env.step_rows(state, action)] == ["meta"] * 3
 

@@ -274,10 +274,12 @@ def test_anything_but_the_bare_environment_is_refused(known_model):
 
 
 @pytest.mark.parametrize("sampling", ["stratified", "iid"])
-def test_a_generator_may_live_on_another_device_than_the_model(known_model, sampling):
+def test_a_generator_may_live_on_another_device_than_the_model(known_model, monkeypatch, sampling):
     # "meta" stands in for CUDA, where a model draws with a generator of the CPU
-    model = known_model(DRIFT, REWARD, scale=1.0).to("meta")
-    env = ModelBasedEnv(model, toy_env(), termination_fn=never_terminates, generator=torch.Generator())
+    env = ModelBasedEnv(known_model(DRIFT, REWARD), toy_env(), termination_fn=never_terminates)
+    env.generator = torch.Generator()
+    env.world_model.to("meta")
+    monkeypatch.setattr(ModelBasedEnv, "device", torch.device("meta"))
     batch = toy_batch(B=6).select("observation", "action").to("meta")
     out = EnsembleSuccessors(env, sampling=sampling, num_members=2)(batch)
     assert out["next", "observation"].device.type == "meta"
