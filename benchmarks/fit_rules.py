@@ -32,7 +32,7 @@ class NoBootstrap(FixedStepsFit):
         chances = rarity_weights(rows.targets, self.rare_threshold or math.inf)
         index = chances.expand(self.world_model.num_members, -1).multinomial(self.num_steps * self.batch_size, True)
         for batch in index.split(self.batch_size, dim=1):
-            self._step(rows, batch, list(range(self.world_model.num_members)))
+            self._step(rows, batch, None)
         return {}
 
 

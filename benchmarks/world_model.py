@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from eqr_torchrl.networks._cpu import onednn_products
 from eqr_torchrl.world_models import FixedStepsFit, GaussianEnsemble
-from eqr_torchrl.world_models.fit import Rows
+from eqr_torchrl.world_models.rows import Rows
 
 S, A, M, B, CELLS, ROWS, IMAGINED = 24, 6, 5, 256, 200, 10_000, 20_000
 STEPS = 4  # in one timing
@@ -87,13 +87,10 @@ def main() -> None:
     data["next_observation"] = data["observation"] + 0.1 * torch.randn(ROWS, S)
     data["reward"] = data["observation"].mean(-1, keepdim=True) + 0.1 * torch.randn(ROWS, 1)
     literal, model = LiteralEnsemble(data), GaussianEnsemble(S, A)
-    inputs = torch.cat([data["observation"], data["action"]], -1)
-    targets = torch.cat([data["next_observation"] - data["observation"], data["reward"]], -1)
-    model.update_statistics(inputs, targets)
-    fit, rows = FixedStepsFit(model, num_steps=1, batch_size=B, variance_weight=0.0), Rows(model, inputs, targets)
-    # A whole fit releases large blocks, after which glibc keeps the memory of a step instead of returning it.
     successors = {"observation": data["next_observation"], "reward": data["reward"]}
-    fit(TensorDict({"observation": data["observation"], "action": data["action"], "next": successors}, [ROWS]))
+    stream = TensorDict({"observation": data["observation"], "action": data["action"], "next": successors}, [ROWS])
+    fit, rows = FixedStepsFit(model, num_steps=1, batch_size=B, variance_weight=0.0), Rows(model, stream)
+    fit(stream)  # a fit releases large blocks, after which glibc keeps the memory of a step instead of returning it
     index = torch.randint(ROWS, (M, STEPS * B))
     batch = rows.rows[index[:, :B]]
     observation, action = torch.randn(M, IMAGINED, S), torch.rand(M, IMAGINED, A) * 2 - 1
@@ -110,7 +107,7 @@ def main() -> None:
     def ensemble_steps() -> None:
         with onednn_products():  # as in a fit
             for chunk in index.split(B, 1):
-                fit._step(rows, chunk, list(range(M)))
+                fit._step(rows, chunk, None)
 
     def predict() -> None:
         with torch.no_grad(), onednn_products():  # as in rollouts and updates
