@@ -33,11 +33,11 @@ def random_episodes(name: str, steps: int, seed: int) -> TensorDict:
 @pytest.mark.parametrize("name", ["InvertedPendulum-v5", "Hopper-v5"])
 def test_ends_are_where_the_rule_has_them(name):
     torch.manual_seed(0)
-    data, held_out = random_episodes(name, 5000, seed=1), random_episodes(name, 2000, seed=2)  # other episodes
+    data, held_out = random_episodes(name, 8000, seed=1), random_episodes(name, 2000, seed=2)  # other episodes
     sizes = data["observation"].shape[-1], data["action"].shape[-1]
-    model = GaussianEnsemble(*sizes, num_members=3, num_cells=(64, 64), learn_termination=True)
-    fit = FixedStepsFit(model, num_steps=500, lr=3e-3)
-    for rows in (data[:2500], data):
+    model = GaussianEnsemble(*sizes, num_members=3, num_cells=(32, 32), learn_termination=True)
+    fit = FixedStepsFit(model, num_steps=800, lr=3e-3)
+    for rows in (data[:4000], data):
         fit(rows)
     env = make_env(name)
     imagined = ModelBasedEnv(model, env, termination_fn=None)
@@ -45,12 +45,14 @@ def test_ends_are_where_the_rule_has_them(name):
         held_out[key].expand(3, -1, -1) for key in ("observation", "action", ("next", "observation"))
     )
     with torch.no_grad():
-        stated = model.termination_probability(after, action) > 0.5
+        stated = model.termination_probability(after, action)
         next_state, _, ended = imagined.step_rows(state, action)
     real = held_out["next", "terminated"]
     assert real.float().mean() > 0.02  # who never sees an end is right only there
-    assert ((stated == real).float().mean(1) > 0.99).all()
-    assert (stated & real).sum(1).div(real.sum()).min() > 0.9  # and most ends are found
-    assert (
-        ended == termination_for(env, None)(next_state, action)
-    ).float().mean() > 0.98  # drawn ends, imagined states
+    assert (((stated > 0.5) == real).float().mean(1) > 0.98).all()  # each from a bootstrap sample of its own
+    together = stated.mean(0) > 0.5
+    assert (together == real).float().mean() > 0.99
+    assert (together & real).sum() > 0.85 * real.sum()  # most ends are found
+    assert abs(stated.mean() - real.float().mean()) < 0.02  # and their number is right
+    by_rule = termination_for(env, None)(next_state, action)
+    assert (ended == by_rule).float().mean() > 0.97  # drawn ends, in imagined states
