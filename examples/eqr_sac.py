@@ -15,7 +15,6 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from torchrl import torchrl_logger
 from torchrl.collectors import Collector
-from torchrl.envs import EnvBase
 from torchrl.objectives import SoftUpdate
 
 from eqr_torchrl.imagination import TRANSITION_KEYS, make_replay_buffer
@@ -40,7 +39,7 @@ def main(cfg: DictConfig) -> float | None:
         return train(cfg, *(stack.enter_context(closing(instantiate(cfg.env, seed=cfg.seed))) for _ in range(number)))
 
 
-def train(cfg: DictConfig, env: EnvBase, eval_env: EnvBase | None = None) -> float | None:
+def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
     """The loop of Algorithm 2; evaluations, if any, have an environment of their own."""
     if cfg.reward_bounds == "auto":
         cfg.reward_bounds = reward_bounds(env)  # None: unknown

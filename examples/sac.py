@@ -15,7 +15,6 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from torchrl import torchrl_logger
 from torchrl.collectors import Collector
-from torchrl.envs import EnvBase
 from torchrl.objectives import SoftUpdate
 
 from eqr_torchrl.imagination import TRANSITION_KEYS, make_replay_buffer
@@ -38,7 +37,7 @@ def main(cfg: DictConfig) -> float | None:
         return train(cfg, *(stack.enter_context(closing(instantiate(cfg.env, seed=cfg.seed))) for _ in range(number)))
 
 
-def train(cfg: DictConfig, env: EnvBase, eval_env: EnvBase | None = None) -> float | None:
+def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
     """The loop; evaluations, if any, have an environment of their own."""
     config: Any = OmegaConf.to_container(cfg, resolve=True)
     run = Run(LoopSettings.of(config), labels=config["labels"], logger=config["logger"], config=config)

@@ -196,6 +196,11 @@ class BreaksDown(ToyEnv):
     """A simulator that fails in its 12th step."""
 
     total = 0
+    closed: typing.ClassVar = []
+
+    def close(self, **kwargs):
+        self.closed.append(self)
+        super().close(**kwargs)
 
     def _step(self, tensordict):
         self.total += 1
@@ -226,6 +231,9 @@ def test_a_simulator_that_fails_leaves_a_message_and_the_last_good_checkpoint(st
     message = capsys.readouterr().err.strip()
     assert message.startswith("error: fragile failed at env step 4: bad contact") and "\n" not in message
     assert read_status(tmp_path / "run")["state"] == "failed"
+    import test_examples  # as the configuration imports it
+
+    assert len({id(env) for env in test_examples.BreaksDown.closed}) == 2  # those of training and of evaluation
     # the episode does not end: cut after twice checkpoint_every, so at step 2
     assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("step_*")] == ["step_000000002.pt"]
 

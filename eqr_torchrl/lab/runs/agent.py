@@ -191,23 +191,27 @@ class Agent:
 class _PlainPolicy(nn.Module):
     """The deterministic policy of ``make_actor`` in layers of torch alone."""
 
+    middle: torch.Tensor
+    half_width: torch.Tensor
+
     def __init__(self, actor: Any, space: Mapping[str, Any]) -> None:
         super().__init__()
         layers = copy.deepcopy(actor[0].module.network).cpu().eval()
         self.layers = nn.Sequential(*(nn.Tanh() if isinstance(layer, Tanh) else layer for layer in layers))
         low, high = torch.tensor(space["action_low"]), torch.tensor(space["action_high"])
         self.register_buffer("middle", (low + high) / 2)
-        self.register_buffer("half", (high - low) / 2)
+        self.register_buffer("half_width", (high - low) / 2)
+        self.requires_grad_(False)
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
         loc, _ = self.layers(observation).chunk(2, -1)
-        return self.middle + self.half * torch.tanh(loc)
+        return self.middle + self.half_width * torch.tanh(loc)
 
 
 def _export_onnx(policy: nn.Module, observations: torch.Tensor, batch: Any, path: Path) -> torch.Tensor:
     try:
-        import onnxruntime
-        import onnxscript  # noqa: F401 - torch.onnx needs it
+        import onnxruntime  # pyright: ignore[reportMissingImports]
+        import onnxscript  # noqa: F401  # pyright: ignore[reportMissingImports] # torch.onnx needs it
     except ImportError as error:
         raise ImportError(f"export to ONNX needs {error.name}: pip install 'eqr_torchrl[onnx]'.") from error
     torch.onnx.export(
@@ -341,9 +345,9 @@ class _SpaceOnly(EnvBase):
     def __init__(self, space: Mapping[str, Any]) -> None:
         super().__init__()
         low, high = torch.tensor(space["action_low"]), torch.tensor(space["action_high"])
-        self.observation_spec = Composite(observation=Unbounded((space["observation_size"],)))
+        self.observation_spec = Composite(observation=Unbounded(torch.Size([space["observation_size"]])))
         self.action_spec = Bounded(low, high, low.shape, dtype=torch.float32)
-        self.reward_spec = Unbounded((1,))
+        self.reward_spec = Unbounded(torch.Size([1]))
         self.env_name = space["env"]
 
     def _reset(self, tensordict: Any = None, **kwargs: Any) -> Any:

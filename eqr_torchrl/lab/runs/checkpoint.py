@@ -273,7 +273,8 @@ def _restore(name: str, part: Any, saved: Any) -> None:
         # torch keeps tensors that already have the right device and dtype: a copy, or two optimisers could share them
         part.load_state_dict(copy.deepcopy(dict(saved)))
         scheduled = part.get_last_lr() if rates is not None else [choice.get("lr") for choice in choices]
-        for group, choice, rate in zip(optimizer.param_groups if choices else [], choices, scheduled, strict=False):
+        groups = optimizer.param_groups if isinstance(optimizer, torch.optim.Optimizer) else []
+        for group, choice, rate in zip(groups, choices, scheduled, strict=True):
             group.update(choice, lr=rate)
 
 

@@ -330,7 +330,7 @@ class RunStatus:
     ) -> None:
         try:
             if error is None or self.ending is not None:
-                self._write(*(self.ending or ("finished",)))
+                self._write(*(self.ending or ("finished", None)))
             else:
                 state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
                 reason = " ".join(f"{type(error).__name__}: {error}".split())

@@ -396,7 +396,7 @@ class Run:
         elif stopped or error is None:
             self._status.ending = ("interrupted" if stopped else "stopped", words)
         self._status.env_steps = max(self.step, 0)
-        self._status.__exit__(type(error), error, None if error is None else error.__traceback__)
+        self._status.__exit__(None if error is None else type(error), error, getattr(error, "__traceback__", None))
         for number, handler in self._old_handlers.items():
             signal.signal(number, handler)
         if stopped:  # a second Ctrl-C inside a network can come out of tensordict as another error
