@@ -67,7 +67,7 @@ def compare_with_cpu(device: str) -> dict[str, float]:
     members = tuple(value.expand(5, *value.shape).contiguous() for value in rows)
     return {
         "world model": relative_error(GaussianEnsemble(24, 6, precision="fp32"), members, device),
-        "critic": relative_error(make_critic(env, precision="fp32").module, rows, device),
+        "critic": relative_error(make_critic(env).module, rows, device),
         "quantile loss": relative_error(HuberLoss(), (torch.randn(256, 51), torch.randn(256, 255)), device),
     }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 import warnings
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -18,8 +19,8 @@ from torchrl.objectives import SoftUpdate
 
 from eqr_torchrl import EnsembleSuccessors, EpistemicQuantileLoss, GaussianEnsemble, ModelBasedEnv
 from eqr_torchrl.imagination import never_terminates
-from eqr_torchrl.networks import make_actor, make_critic
-from eqr_torchrl.networks._cpu import onednn_products
+from eqr_torchrl.networks import fast_inference, make_actor, make_critic
+from eqr_torchrl.networks._cpu import onednn_matmul
 from eqr_torchrl.objectives import make_optimizer, make_update
 from eqr_torchrl.testing import toy_env
 
@@ -39,10 +40,11 @@ def make_candidate(
     model_env = ModelBasedEnv(GaussianEnsemble(S, A, precision=precision), env, termination_fn=never_terminates)
     successors = EnsembleSuccessors(model_env, num_next_states=num_next_states, sampling=sampling)
     loss = EpistemicQuantileLoss(
-        make_actor(env, precision=precision),
-        make_critic(env, precision=precision),
+        make_actor(env),
+        make_critic(env),
         num_next_actions=num_next_actions,
         action_sampling=sampling,
+        target_inference=partial(fast_inference, precision=precision),
     )
     loss.make_value_estimator(gamma=0.99)
     updater = SoftUpdate(loss, tau=0.005)
@@ -64,13 +66,13 @@ def main() -> None:
     paper: dict[str, Any] = {"num_next_states": 5, "num_next_actions": 5, "sampling": "iid"}
 
     def literal_with_onednn() -> None:
-        with onednn_products():
+        with onednn_matmul():
             literal(*rows)
 
     samples = sample_alternately(
         {
             "literal, 5 x 5": lambda: literal(*rows),
-            "literal, 5 x 5, products by oneDNN": literal_with_onednn,
+            "literal, 5 x 5, matmuls by oneDNN": literal_with_onednn,
             "5 x 5": make_candidate(**paper),
             "8 stratified": make_candidate(num_next_states=8),
             "4 stratified (default)": make_candidate(),

@@ -76,7 +76,7 @@ def toy_actor(observation_dim: int = 3, action_dim: int = 1, *, num_cells=(16, 1
         >>> toy_actor()(toy_env().reset())["action"].shape
         torch.Size([1])
     """
-    return make_actor(toy_env(observation_dim, action_dim), num_cells=num_cells)
+    return _with_biases(make_actor(toy_env(observation_dim, action_dim), num_cells=num_cells))
 
 
 def toy_critic(
@@ -88,7 +88,16 @@ def toy_critic(
         >>> toy_critic(num_quantiles=7)(toy_batch(B=4))["state_action_value"].shape
         torch.Size([4, 7])
     """
-    return make_critic(toy_env(observation_dim, action_dim), num_quantiles=num_quantiles, num_cells=num_cells)
+    env = toy_env(observation_dim, action_dim)
+    return _with_biases(make_critic(env, num_quantiles=num_quantiles, num_cells=num_cells))
+
+
+def _with_biases(network):
+    """Draws biases, whose zeros would hide a mistake from a test."""
+    for name, parameter in network.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.uniform_(parameter, -0.5, 0.5)
+    return network
 
 
 def toy_batch(

@@ -36,7 +36,7 @@ class OptimisticUtility(nn.Module):
     .. math:: f(q) = \bar q + c \sqrt{\tfrac{1}{N - 1} \sum_i (q_i - \bar q)^2}
 
     Eq. 23 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_ with ``c = 1``. Where all quantiles are equal (so
-    also for ``N = 1``) the deviation is zero and so is its gradient.
+    also for ``N = 1``) the standard deviation is zero and so is its gradient.
 
     Args:
         scale: number of standard deviations, dimensionless; negative for pessimism.
@@ -130,7 +130,8 @@ class CVaRUtility(nn.Module):
         """Value of quantiles of shape ``[..., N]``, in units of return, shape ``[...]``."""
         edge = self.tail_mass * quantiles.shape[-1]
         position = torch.arange(quantiles.shape[-1], device=quantiles.device, dtype=quantiles.dtype)
-        weight = (edge - position).clamp(0, 1) / edge
+        # the worst quantile alone where the tail is smaller, however small: its weight is edge / edge
+        weight = (max(edge, 1.0) - position).clamp(0, 1) / max(edge, 1.0)
         return (quantiles.sort(dim=-1).values * weight).sum(-1)
 
     def extra_repr(self) -> str:

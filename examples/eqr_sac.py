@@ -48,6 +48,7 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
 
     # The parts
     actor = instantiate(cfg.actor, env).to(cfg.device)
+    imagined_policy = instantiate(cfg.inference)(actor)  # the same policy, faster on many states
     critics = [instantiate(cfg.critic, env).to(cfg.device) for _ in range(cfg.loss.num_qvalue_nets)]
     world_model = instantiate(cfg.world_model, env).to(cfg.device)  # posterior over MDPs
     fit = instantiate(cfg.fit, world_model)  # maximum likelihood
@@ -100,7 +101,7 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
             if (step - 1) % cfg.retrain_every == 0:
                 imagine.adapt_horizon(replay)  # as many steps as the models foresaw what came since the last fit
                 run.log("model", fit(replay[:]))  # learn the models
-                run.log("rollout", imagine(actor, replay[:], model_buffer))  # imagine
+                run.log("rollout", imagine(imagined_policy, replay[:], model_buffer))  # imagine
             for _ in range(cfg.utd_ratio):
                 run.log("train", update())  # learn values, improve the policy
 

@@ -525,14 +525,6 @@ def test_a_trained_agent_is_loaded_in_one_call(start, scripts, monkeypatch, algo
     assert agent.make_model_env(agent.make_env()).batch_size[0] == 5
 
 
-def test_one_setting_chooses_the_precision_of_every_network(start):
-    folder, _ = start("run", "env_steps=1", "precision=bf16")
-    agent = load_agent(folder)
-    parts = (part for one in (agent.actor, *agent.critics, agent.world_model) for part in one.modules())
-    networks = [part for part in parts if hasattr(part, "uses_bf16")]
-    assert len(networks) == 3 and all(network.uses_bf16 for network in networks)  # policy, critic, model
-
-
 class Drawn(gymnasium.Env):
     """A point that an image can be made of."""
 

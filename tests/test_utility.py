@@ -106,3 +106,9 @@ def test_bad_coefficients_are_refused():
         EntropicUtility(float("nan"))
     with pytest.raises(ValueError, match="scale must be finite"):
         OptimisticUtility(float("inf"))
+
+
+def test_the_smallest_tail_is_the_smallest_quantile():
+    q = torch.tensor([3.0, -1.0, 0.5])
+    for tail_mass in (1e-300, 1e-30, 0.2):  # below one third the tail lies inside the first quantile
+        assert CVaRUtility(tail_mass)(q) == -1.0

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-from eqr_torchrl.functional._generator import drawn_from
+from eqr_torchrl.functional._generator import generator_kwargs
 
 
 def soft_clamp(value: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
@@ -70,8 +70,8 @@ def stratified_normal(
 ) -> Tensor:
     r"""Standard normal draws, a Latin hypercube along ``dim``.
 
-    The ``K`` draws along ``dim`` fall one each into the ``K`` equal-probability bins of the normal law, in an order
-    that is permuted independently for every other index, and uniformly inside their bin. Each draw alone is exactly
+    The ``K`` samples along ``dim`` fall one each into the ``K`` equal-probability bins of the normal distribution, in
+    an order that is permuted independently for every other index, and uniformly inside their bin. Each one is exactly
     standard normal, so averages over ``dim`` stay unbiased, while everything additive in the noise cancels
     (`McKay et al. (1979) <https://doi.org/10.2307/1268522>`_).
 
@@ -95,11 +95,11 @@ def stratified_normal(
     shape = torch.Size(shape)
     num_strata = shape[dim]
     if num_strata == 1:
-        return torch.randn(shape, device=device, dtype=dtype, **drawn_from(generator))
+        return torch.randn(shape, device=device, dtype=dtype, **generator_kwargs(generator))
     exact = torch.promote_types(dtype, torch.float32)  # half precision has too few levels for the tails
     before, after = shape[:dim].numel(), shape[dim:][1:].numel()
     order = _random_permutations(before, num_strata, after, device, generator).to(exact)
-    offset = torch.rand(order.shape, device=device, dtype=exact, **drawn_from(generator))
+    offset = torch.rand(order.shape, device=device, dtype=exact, **generator_kwargs(generator))
     # erfinv(2 u - 1) sqrt(2) is the inverse CDF; it is infinite at -1 and 1, which rounding could reach
     edge = 1 - torch.finfo(exact).eps
     uniform = offset.add_(order).mul_(2 / num_strata).sub_(1).clamp_(-edge, edge)
@@ -109,9 +109,11 @@ def stratified_normal(
 def _random_permutations(before: int, size: int, after: int, device, generator: torch.Generator | None) -> Tensor:
     """Shape ``[before, size, after]``: uniformly random permutations of ``range(size)`` along the middle dimension."""
     if size > _LARGEST_TABLE:
-        return torch.rand((before, after, size), device=device, **drawn_from(generator)).argsort(-1).transpose(1, 2)
+        return (
+            torch.rand((before, after, size), device=device, **generator_kwargs(generator)).argsort(-1).transpose(1, 2)
+        )
     table = _all_permutations(size, device)  # a look-up is several times cheaper than a sort
-    column = torch.randint(table.shape[1], (before, 1, after), device=device, **drawn_from(generator))
+    column = torch.randint(table.shape[1], (before, 1, after), device=device, **generator_kwargs(generator))
     return table.expand(before, *table.shape).gather(-1, column.expand(-1, size, -1))
 
 

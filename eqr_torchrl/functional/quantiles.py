@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,59 +36,70 @@ def quantile_midpoints(num_quantiles: int, *, device=None, dtype: torch.dtype | 
     return (torch.arange(num_quantiles, device=device, dtype=dtype or torch.get_default_dtype()) + 0.5) / num_quantiles
 
 
-def check_kappa(kappa: float) -> None:
-    """Rejects a threshold of the quantile-Huber loss that is negative, infinite or NaN."""
-    if not 0 <= kappa < math.inf:
-        raise ValueError(f"kappa must be finite and not negative, got {kappa}.")
-
-
 class _SortedQuantileHuber(torch.autograd.Function):
-    """Loss and gradient of every predicted quantile by sorting the targets, in O((N + N') log N')."""
+    """Loss, first and second derivative of every predicted quantile, none of which is differentiated further here."""
 
     @staticmethod
-    def forward(ctx, quantiles: Tensor, targets: Tensor, levels: Tensor, kappa: float) -> Tensor:
-        # For one quantile theta, the targets fall into four intervals, cut at theta - kappa, theta, theta + kappa.
-        # In each the loss is a polynomial in the count, sum and sum of squares of its targets, all of which are
-        # differences of prefix sums. Centred float64 sums keep float32 inputs exact whatever their offset.
-        dtype = quantiles.dtype
-        precision = torch.promote_types(torch.promote_types(dtype, targets.dtype), torch.float32)
-        quantiles, sorted_targets = quantiles.to(precision), _sorted(targets.to(precision))
-        centre = sorted_targets[..., sorted_targets.shape[-1] // 2, None].double()
-        y, theta = sorted_targets.double() - centre, quantiles.double() - centre
-        num_targets = y.shape[-1]
-        cuts = torch.cat([quantiles - kappa, quantiles, quantiles + kappa], -1) if kappa > 0 else quantiles
-        # Number of targets strictly below each cut. A target within rounding of theta +- kappa may fall to either side:
-        # value and slope are continuous there.
-        index = _count_below(sorted_targets, cuts)
-        first = torch.nn.functional.pad(y.cumsum(-1), (1, 0))
-        total, sums, counts = first[..., -1:], first.gather(-1, index), index.double()
-        if kappa > 0:
-            second = torch.nn.functional.pad(y.square().cumsum(-1), (1, 0)).gather(-1, index)
-            count_low, count_mid, count_high = counts.chunk(3, -1)
-            sum_low, sum_mid, sum_high = sums.chunk(3, -1)
-            square_low, square_mid, square_high = second.chunk(3, -1)
-            # sum of (theta - y) over each quadratic interval, and of its square
-            below = theta * (count_mid - count_low) - (sum_mid - sum_low)
-            above = theta * (count_high - count_mid) - (sum_high - sum_mid)
-            below_square = theta * below - theta * (sum_mid - sum_low) + (square_mid - square_low)
-            above_square = theta * above - theta * (sum_high - sum_mid) + (square_high - square_mid)
-            tail_below = kappa * (count_low * (theta - 0.5 * kappa) - sum_low)
-            tail_above = kappa * ((total - sum_high) - (num_targets - count_high) * (theta + 0.5 * kappa))
-            loss_below, loss_above = 0.5 * below_square + tail_below, 0.5 * above_square + tail_above
-            slope_below, slope_above = below + kappa * count_low, above - kappa * (num_targets - count_high)
-        else:
-            loss_below, loss_above = theta * counts - sums, (total - sums) - theta * (num_targets - counts)
-            slope_below, slope_above = counts, counts - num_targets
-        levels = levels.double()
-        gradient = ((1 - levels) * slope_below + levels * slope_above) / num_targets
-        ctx.save_for_backward(gradient.to(dtype))
-        loss = ((1 - levels) * loss_below + levels * loss_above).sum(-1) / num_targets
-        return loss.to(dtype)
+    def forward(quantiles: Tensor, targets: Tensor, levels: Tensor, kappa: float) -> tuple[Tensor, Tensor, Tensor]:
+        return _loss_and_derivatives(quantiles, targets, levels, kappa)
 
     @staticmethod
-    def backward(ctx, grad_output: Tensor):
-        (gradient,) = ctx.saved_tensors
-        return grad_output.unsqueeze(-1) * gradient, None, None, None
+    def setup_context(ctx, inputs, output) -> None:
+        ctx.mark_non_differentiable(*output)
+
+    @staticmethod
+    def vmap(info, in_dims, quantiles: Tensor, targets: Tensor, levels: Tensor, kappa: float):
+        # all of it is batched over leading dimensions already; NumPy cannot see the wrappers of vmap
+        quantiles, targets, levels = (
+            value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
+            for value, dim in zip((quantiles, targets, levels), in_dims, strict=False)
+        )
+        levels = levels.view(len(levels), *(1,) * (quantiles.ndim - 2), -1)
+        return _SortedQuantileHuber.apply(quantiles, targets, levels, kappa), (0, 0, 0)
+
+
+def _loss_and_derivatives(
+    quantiles: Tensor, targets: Tensor, levels: Tensor, kappa: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """By sorting the targets, in O((N + N') log N'): losses ``[*B]``, and derivatives in each quantile, ``[*B, N]``."""
+    # For one quantile theta, the targets fall into four intervals, cut at theta - kappa, theta, theta + kappa.
+    # In each the loss is a polynomial in the count, sum and sum of squares of its targets, all of which are
+    # differences of prefix sums. Centred float64 sums keep float32 inputs exact whatever their offset.
+    dtype = quantiles.dtype
+    precision = torch.promote_types(torch.promote_types(dtype, targets.dtype), torch.float32)
+    quantiles, sorted_targets = quantiles.to(precision), _sorted(targets.to(precision))
+    centre = sorted_targets[..., sorted_targets.shape[-1] // 2, None].double()
+    y, theta = sorted_targets.double() - centre, quantiles.double() - centre
+    num_targets, levels = y.shape[-1], levels.double()
+    cuts = torch.cat([quantiles - kappa, quantiles, quantiles + kappa], -1) if kappa > 0 else quantiles
+    # Number of targets strictly below each cut. A target within rounding of theta +- kappa may fall to either side:
+    # value and slope are continuous there.
+    index = _count_below(sorted_targets, cuts)
+    first = torch.nn.functional.pad(y.cumsum(-1), (1, 0))
+    total, sums, counts = first[..., -1:], first.gather(-1, index), index.double()
+    if kappa > 0:
+        second = torch.nn.functional.pad(y.square().cumsum(-1), (1, 0)).gather(-1, index)
+        count_low, count_mid, count_high = counts.chunk(3, -1)
+        sum_low, sum_mid, sum_high = sums.chunk(3, -1)
+        square_low, square_mid, square_high = second.chunk(3, -1)
+        near_below, near_above = count_mid - count_low, count_high - count_mid
+        # sum of (theta - y) over each quadratic interval, and of its square
+        below = theta * near_below - (sum_mid - sum_low)
+        above = theta * near_above - (sum_high - sum_mid)
+        below_square = theta * below - theta * (sum_mid - sum_low) + (square_mid - square_low)
+        above_square = theta * above - theta * (sum_high - sum_mid) + (square_high - square_mid)
+        tail_below = kappa * (count_low * (theta - 0.5 * kappa) - sum_low)
+        tail_above = kappa * ((total - sum_high) - (num_targets - count_high) * (theta + 0.5 * kappa))
+        loss_below, loss_above = 0.5 * below_square + tail_below, 0.5 * above_square + tail_above
+        slope_below, slope_above = below + kappa * count_low, above - kappa * (num_targets - count_high)
+        curvature = torch.lerp(near_below, near_above, levels) / num_targets
+    else:
+        loss_below, loss_above = theta * counts - sums, (total - sums) - theta * (num_targets - counts)
+        slope_below, slope_above = counts, counts - num_targets
+        curvature = torch.zeros_like(counts)
+    gradient = ((1 - levels) * slope_below + levels * slope_above) / num_targets
+    loss = ((1 - levels) * loss_below + levels * loss_above).sum(-1) / num_targets
+    return loss.to(dtype), gradient.to(dtype), curvature.to(dtype)
 
 
 def _sorted(values: Tensor) -> Tensor:
@@ -125,7 +137,8 @@ def quantile_huber_loss(quantiles: Tensor, targets: Tensor, levels: Tensor, *, k
     :math:`u^2 / 2` for :math:`|u| < \kappa` and :math:`\kappa (|u| - \kappa / 2)` beyond; N' need not equal N.
     The value and the gradient are exact, but computed from sorted targets and prefix sums, so that no tensor of
     shape ``[*B, N, N']`` exists. A Huber threshold that is large against the spread of the targets biases the
-    extreme quantiles towards the expectile; lower ``kappa`` where that matters.
+    extreme quantiles towards the expectile; lower ``kappa`` where that matters. Losses are not divided by ``kappa``,
+    so that for a small one above 0 the gradients shrink with it: raise the learning rate, or use ``0``.
 
     Args:
         quantiles: predicted atoms, in units of return, shape ``[*B, N]``.
@@ -135,7 +148,8 @@ def quantile_huber_loss(quantiles: Tensor, targets: Tensor, levels: Tensor, *, k
             where a target equal to its quantile counts as not below it.
 
     Returns:
-        One loss per batch element, shape ``[*B]``. The caller reduces. Differentiable once.
+        One loss per batch element, shape ``[*B]``. The caller reduces. Differentiable in ``quantiles``, twice almost
+        everywhere, also by ``torch.func``.
 
     Raises:
         ValueError: if ``levels`` does not hold one entry per predicted quantile, batch shapes differ, or ``kappa``
@@ -156,12 +170,18 @@ def quantile_huber_loss(quantiles: Tensor, targets: Tensor, levels: Tensor, *, k
             f"targets must have the batch shape of quantiles and at least one atom: got {tuple(targets.shape)} "
             f"for quantiles of shape {tuple(quantiles.shape)}."
         )
-    check_kappa(kappa)
-    return _SortedQuantileHuber.apply(quantiles, targets.detach(), levels, kappa)  # pyright: ignore[reportReturnType]
+    if not 0 <= kappa < math.inf:
+        raise ValueError(f"kappa must be finite and not negative, got {kappa}.")
+    fixed = quantiles.detach()
+    compute: Any = _loss_and_derivatives if torch.compiler.is_compiling() else _SortedQuantileHuber.apply
+    loss, gradient, curvature = compute(fixed, targets.detach(), levels.detach(), kappa)
+    # the Taylor series at the quantiles themselves: zero, but with these derivatives in every mode of differentiation
+    step = quantiles - fixed
+    return loss + (step * torch.addcmul(gradient, curvature, step, value=0.5)).sum(-1)
 
 
 def quantile_projection(samples: Tensor, num_quantiles: int) -> Tensor:
-    r"""Order statistics of ``samples`` nearest to the midpoint levels: the quantile projection of an empirical law.
+    r"""Quantile projection of an empirical distribution: the order statistics nearest to the midpoint levels.
 
     Sample ``j`` of ``J`` sorted ones has the level ``(2j - 1) / 2J``; each midpoint takes the sample of the nearest
     level, the lower one on ties. There is no interpolation.

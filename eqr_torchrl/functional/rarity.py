@@ -1,4 +1,4 @@
-"""How rare a row is among others."""
+"""Sampling weights that oversample rows with outlying values."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def check_rare_threshold(threshold: float | None) -> float | None:
 
 
 def rarity_weights(values: Tensor, threshold: float) -> Tensor:
-    r"""Weights that let rows with rare values count more often.
+    r"""Sampling weights that oversample rows with outlying values.
 
     .. math:: w_i = \max\Big(1, \max_j \frac{|v_{ij} - \bar v_j|}{c\, \mathrm{std}(v_j)}\Big)
 
     A value of 1 among zeros, seen in a share :math:`p` of the rows, lies :math:`\sqrt{(1 - p) / p}` standard deviations
-    from the mean: its rows get a share near :math:`\sqrt{p} / c` of the draws while they are rare, and no more than
+    from the mean: its rows are a share near :math:`\sqrt{p} / c` of the samples while they are rare, and no more than
     others once they are common. Columns that never vary are ignored.
 
     Args:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from eqr_torchrl.networks.actor import GaussianHead, make_actor
 from eqr_torchrl.networks.critic import make_critic
-from eqr_torchrl.networks.layers import MLP, OrthogonalLinear, Tanh, mlp
+from eqr_torchrl.networks.fast import fast_inference
+from eqr_torchrl.networks.layers import OrthogonalLinear, Tanh, mlp
 from eqr_torchrl.networks.normalizer import Normalizer
 from eqr_torchrl.networks.prior import RandomPrior
 
 __all__ = [
-    "MLP",
     "GaussianHead",
     "Normalizer",
     "OrthogonalLinear",
     "RandomPrior",
     "Tanh",
+    "fast_inference",
     "make_actor",
     "make_critic",
     "mlp",

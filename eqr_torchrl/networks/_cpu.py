@@ -1,4 +1,4 @@
-"""Which library computes matrix products on a CPU, and in which format."""
+"""CPU matmul backend and precision."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-#: How products without gradient and those of model fits are computed: ``"auto"`` is ``"bf16"`` on a CPU that has it.
+#: Format of matmuls without gradient and those of model fits: ``"auto"`` is ``"bf16"`` on a CPU that has it.
 Precision = Literal["auto", "fp32", "bf16"]
 
 
@@ -20,7 +20,7 @@ def _bf16_is_fast() -> bool:
 
 
 def uses_bf16(precision: Precision) -> bool:
-    """Whether products are computed in bfloat16 on the CPU, where a module allows it.
+    """Whether ``precision`` means matmuls in bfloat16 between hidden layers on the CPU.
 
     Args:
         precision: ``"auto"``, ``"fp32"`` or ``"bf16"``.
@@ -39,7 +39,7 @@ def uses_bf16(precision: Precision) -> bool:
 
 @cache
 def _onednn_keeps_float32() -> bool:
-    # With AMX, the setting below would round the inputs of products to bfloat16; without AVX-512, PyTorch ignores it.
+    # With AMX, the setting below would round the inputs of matmuls to bfloat16; without AVX-512, PyTorch ignores it.
     capabilities = torch.cpu.get_capabilities()
     return bool(
         torch.backends.mkldnn.is_available() and capabilities.get("avx512_bw") and not capabilities.get("amx_bf16")
@@ -58,16 +58,18 @@ def mkl_uses_avx512() -> bool:
 
 
 @contextmanager
-def onednn_products() -> Iterator[None]:
-    """Context in which oneDNN, instead of MKL, computes float32 matrix products on CPUs with AVX-512.
+def onednn_matmul() -> Iterator[None]:
+    """Context in which oneDNN, instead of MKL, computes float32 matmuls on CPUs with AVX-512.
 
     On AMD processors oneDNN takes half the time, because MKL uses narrower instructions there; results agree to float32
-    rounding. There is no effect on other devices, on CPUs without AVX-512, and on those with AMX, where oneDNN would
-    round to bfloat16. The setting is that of the process (``torch.backends.mkldnn``), and the previous one is restored
-    at the end. In code that ``torch.compile`` traces there is no effect: enter the context around the compiled call.
+    rounding. There is no effect on other devices, on CPUs without AVX-512, on those with AMX, where oneDNN would
+    round to bfloat16, and in code that ``torch.compile`` traces.
+
+    The setting is that of the process, and :func:`torch.get_float32_matmul_precision` is an error meanwhile: enter the
+    context around matmuls alone, never around code of a user.
 
     Examples:
-        >>> with onednn_products():
+        >>> with onednn_matmul():
         ...     product = torch.ones(2, 3) @ torch.ones(3, 2)
         >>> product
         tensor([[3., 3.],
@@ -83,3 +85,6 @@ def onednn_products() -> Iterator[None]:
         yield
     finally:
         matmul.fp32_precision = previous
+
+
+onednn_products = onednn_matmul

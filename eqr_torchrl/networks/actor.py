@@ -10,7 +10,6 @@ from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType
 from torchrl.modules import ProbabilisticActor, TanhNormal
 
-from eqr_torchrl.networks._cpu import Precision
 from eqr_torchrl.networks.layers import Tanh, mlp
 
 
@@ -50,7 +49,6 @@ def make_actor(
     num_cells: Sequence[int] = (128, 128),
     activation_class: Callable[[], nn.Module] = Tanh,
     log_std_bounds: tuple[float, float] = (-20.0, 2.0),
-    precision: Precision = "auto",
 ) -> ProbabilisticActor:
     """Squashed Gaussian policy for an environment with a bounded action vector.
 
@@ -59,13 +57,12 @@ def make_actor(
         num_cells: sizes of the hidden layers. Defaults to the paper's 2 x 128.
         activation_class: makes the hidden activations.
         log_std_bounds: bounds of the log standard deviation before squashing.
-        precision: format of products without gradient, see :class:`~eqr_torchrl.networks.MLP`.
 
     Returns:
         A policy from ``observation`` to ``loc``, ``scale`` and ``action``, the latter in environment units.
 
     Raises:
-        ValueError: if the action has no finite bounds, or equal ones, or ``precision`` is unknown.
+        ValueError: if the action has no finite bounds, or equal ones.
 
     Examples:
         >>> env = toy_env()
@@ -80,7 +77,7 @@ def make_actor(
         found = type(spec).__name__ if low is None or high is None else f"{low.tolist()} to {high.tolist()}"
         raise ValueError(f"env must have a continuous action with finite bounds, low below high: got {found}.")
     sizes = env.observation_spec["observation"].shape[-1], num_cells, 2 * spec.shape[-1]
-    network = mlp(*sizes, activation_class=activation_class, precision=precision)
+    network = mlp(*sizes, activation_class=activation_class)
     return ProbabilisticActor(
         TensorDictModule(GaussianHead(network, log_std_bounds), in_keys=["observation"], out_keys=["loc", "scale"]),
         in_keys=["loc", "scale"],

@@ -9,7 +9,6 @@ from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
-from eqr_torchrl.networks._cpu import Precision
 from eqr_torchrl.networks.layers import Tanh, mlp
 
 
@@ -28,7 +27,6 @@ def make_critic(
     num_quantiles: int = 51,
     num_cells: Sequence[int] = (256, 256),
     activation_class: Callable[[], nn.Module] = Tanh,
-    precision: Precision = "auto",
 ) -> TensorDictModule:
     """Quantile critic for an environment with vector observations and actions.
 
@@ -37,13 +35,12 @@ def make_critic(
         num_quantiles: number of quantiles, ``N``; ``1`` makes a scalar critic, as TorchRL's ``SACLoss`` reads it.
         num_cells: sizes of the hidden layers. Defaults to the paper's 2 x 256.
         activation_class: makes the hidden activations.
-        precision: format of products without gradient, see :class:`~eqr_torchrl.networks.MLP`.
 
     Returns:
         A module from ``observation`` and ``action`` to ``state_action_value``, in units of return, shape ``[..., N]``.
 
     Raises:
-        ValueError: if ``num_quantiles`` is not positive, or ``precision`` is unknown.
+        ValueError: if ``num_quantiles`` is not positive.
 
     Examples:
         >>> env = toy_env()
@@ -53,5 +50,5 @@ def make_critic(
     if num_quantiles < 1:
         raise ValueError(f"num_quantiles must be positive, got {num_quantiles}.")
     num_inputs = env.observation_spec["observation"].shape[-1] + env.action_spec_unbatched.shape[-1]
-    network = mlp(num_inputs, num_cells, num_quantiles, activation_class=activation_class, precision=precision)
+    network = mlp(num_inputs, num_cells, num_quantiles, activation_class=activation_class)
     return TensorDictModule(_StateActionMLP(network), ["observation", "action"], ["state_action_value"])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 import torch
 from tensordict import TensorDict, TensorDictBase, TensorDictParams
@@ -17,17 +19,27 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl.modules.distributions.utils import rsample_and_log_prob
 from torchrl.objectives import LossModule
 from torchrl.objectives.utils import ValueEstimators, default_value_kwargs
-from torchrl.objectives.value import TD0Estimator
 
+from eqr_torchrl.objectives._calls import StackedCritics, bound, policy_distribution, policy_steps
 from eqr_torchrl.utility import MeanUtility
 
 _STEPS = "steps_to_next_obs"  # as MultiStepTransform writes it
+_ABSENT = {  # arguments of TorchRL's soft actor-critic losses
+    "loss_function": "the loss of the critic is part of the class",
+    "delay_actor": "targets always use the present policy",
+    "gamma": "call make_value_estimator(gamma=...)",
+}
 
 
-class SoftActorCriticOptions(TypedDict, total=False):
-    """Keyword arguments that every soft actor-critic loss of this package takes, named as in TorchRL's ``SACLoss``.
+class SoftActorCriticLoss(LossModule):
+    """Abstract base of the losses: how critics are trained and which value the policy ascends is left to subclasses.
 
     Args:
+        actor_network: stochastic policy, ``observation`` to ``action``.
+        qvalue_network: critic, or a list of critics, which may differ in build.
+        utility: what the policy ascends of the critics' values. Defaults to :class:`~eqr_torchrl.utility.MeanUtility`.
+        num_qvalue_nets: number of critics. Defaults to the number given; of one critic, copies with new weights are
+            made.
         alpha_init: initial entropy temperature, in units of reward per nat. Defaults to ``1.0``.
         min_alpha: smallest temperature. Defaults to ``None``: no bound.
         max_alpha: largest temperature. Defaults to ``None``: no bound.
@@ -36,69 +48,14 @@ class SoftActorCriticOptions(TypedDict, total=False):
         action_spec: spec of the action, where the policy has none and ``target_entropy="auto"``. Defaults to ``None``.
         delay_qvalue: whether targets use parameters that a ``SoftUpdate`` or ``HardUpdate`` moves. Defaults to
             ``True``.
-        separate_losses: whether parameters shared with the policy get no gradient from the critics' loss. Defaults to
-            ``False``.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``, over the batch. Defaults to ``None``: the mean.
-        scalar_output_mode: with ``reduction="none"``, ``"non_tensor"`` keeps the scalar outputs as non-tensor data;
-            ``"exclude"`` and ``None`` (the default) leave them out.
-        use_prioritized_weights: whether ``priority_weight`` weighs the losses. Defaults to ``"auto"``: where the batch
-            has it.
+        target_inference: maps policy and critics to the modules that compute targets, without gradient and with the
+            same parameters, such as :func:`~eqr_torchrl.networks.fast_inference`. Defaults to ``None``: themselves.
 
-    Examples:
-        >>> from eqr_torchrl.objectives import EpistemicQuantileLoss
-        >>> options: SoftActorCriticOptions = {"alpha_init": 0.25, "fixed_alpha": True}
-        >>> EpistemicQuantileLoss(toy_actor(), toy_critic(), **options).alpha_init
-        tensor(0.2500)
+    ``priority_weight`` of a batch weighs its losses, a validity mask of TorchRL leaves elements out, and
+    ``steps_to_next_obs``, as :class:`~torchrl.envs.MultiStepTransform` writes it, makes the discount
+    ``gamma ** steps_to_next_obs``.
     """
-
-    alpha_init: float
-    min_alpha: float | None
-    max_alpha: float | None
-    fixed_alpha: bool
-    target_entropy: float | Literal["auto"]
-    action_spec: Any
-    delay_qvalue: bool
-    separate_losses: bool
-    reduction: Literal["none", "mean", "sum"] | None
-    scalar_output_mode: Literal["exclude", "non_tensor"] | None
-    use_prioritized_weights: bool | Literal["auto"]
-
-
-class StackedCritics(nn.Module):
-    """Runs critics side by side and stacks their values before the last dimension: ``[..., C, N]``.
-
-    They may differ in build. Running each in turn keeps dropout, normalisation and initialisation as they are.
-    """
-
-    critics: nn.ModuleList
-
-    def __init__(self, critics: Sequence[TensorDictModule], value_key: NestedKey) -> None:
-        super().__init__()
-        self.critics = nn.ModuleList(critics)
-        self.value_key = value_key
-
-    @property
-    def in_keys(self) -> list[NestedKey]:
-        """Keys that any of the critics reads."""
-        return list(dict.fromkeys(key for critic in self.critics for key in critic.in_keys))  # pyright: ignore
-
-    def forward(self, tensordict: TensorDictBase, *, own_rows: bool = False) -> Tensor:
-        """Values ``[*B, C, N]``: of all critics on the same rows ``[*B]``, or of each on its own of ``[*B, C]``."""
-        values = []
-        for i, critic in enumerate(self.critics):
-            rows = tensordict[..., i] if own_rows else tensordict
-            inputs = rows.select(*critic.in_keys)  # pyright: ignore
-            values.append(critic(inputs).get(self.value_key))
-        return torch.stack(values, -2) if len(values) > 1 else values[0].unsqueeze(-2)
-
-    def reset_parameters_recursive(self) -> None:
-        """Draws new initial weights for each critic, by the ``reset_parameters`` of its layers."""
-        for critic in self.critics:
-            critic.reset_parameters_recursive()  # pyright: ignore[reportCallIssue]
-
-
-class SoftActorCriticLoss(LossModule):
-    """Abstract base: subclasses define how critics are trained and which value the policy ascends."""
 
     @dataclass
     class _AcceptedKeys:
@@ -145,14 +102,16 @@ class SoftActorCriticLoss(LossModule):
         target_entropy: float | Literal["auto"] = "auto",
         action_spec: Any = None,
         delay_qvalue: bool = True,
-        separate_losses: bool = False,
         reduction: Literal["none", "mean", "sum"] | None = None,
-        scalar_output_mode: Literal["exclude", "non_tensor"] | None = None,
-        use_prioritized_weights: bool | Literal["auto"] = "auto",
+        target_inference: Callable[[nn.Module], nn.Module] | None = None,
+        **unknown: Any,
     ) -> None:
         self._in_keys = None
         self._out_keys = None
         super().__init__()
+        for name in unknown:
+            reason = f": {_ABSENT[name]}" if name in _ABSENT else ""
+            raise TypeError(f"{type(self).__name__} takes no argument '{name}'{reason}.")
         for name, value in (("alpha_init", alpha_init), ("min_alpha", min_alpha), ("max_alpha", max_alpha)):
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} must be positive and finite, got {value}.")
@@ -162,13 +121,12 @@ class SoftActorCriticLoss(LossModule):
             raise ValueError(f'target_entropy must be finite or "auto", got {target_entropy}.')
         if reduction not in (None, "none", "mean", "sum"):
             raise ValueError(f'reduction must be "mean", "sum" or "none", got {reduction!r}.')
-        if scalar_output_mode not in (None, "exclude", "non_tensor"):
-            raise ValueError(f'scalar_output_mode must be "exclude" or "non_tensor", got {scalar_output_mode!r}.')
+        if utility is not None and not callable(utility):
+            raise ValueError(f"utility must be a module that maps values [..., N] to [...], got {utility!r}.")
         critics = _as_critics(qvalue_network, num_qvalue_nets)
         self.num_qvalue_nets = len(critics)
-        self.use_prioritized_weights = use_prioritized_weights
+        self.use_prioritized_weights = "auto"  # read by TorchRL's base class
         self.reduction = "mean" if reduction is None else reduction
-        self.scalar_output_mode = scalar_output_mode
 
         self.convert_to_functional(actor_network, "actor_network", create_target_params=False)
         self.delay_qvalue = delay_qvalue
@@ -176,8 +134,12 @@ class SoftActorCriticLoss(LossModule):
             StackedCritics(critics, self.default_keys().state_action_value),  # pyright: ignore[reportArgumentType]
             "qvalue_network",
             create_target_params=delay_qvalue,
-            compare_against=list(actor_network.parameters()) if separate_losses else None,
         )
+        view = target_inference or (lambda network: network)
+        # tuples hide them from TorchRL, which takes every module of a loss for a network with parameters of its own
+        self._online = self.actor_network, policy_steps(self.actor_network), self.qvalue_network
+        actor_view: Any = view(self.actor_network)
+        self._target = actor_view, policy_steps(actor_view), view(self.qvalue_network)
 
         device = next(self.parameters()).device
         log_alpha = torch.tensor(math.log(alpha_init), device=device)
@@ -187,8 +149,8 @@ class SoftActorCriticLoss(LossModule):
             self.log_alpha = nn.Parameter(log_alpha)
         self.fixed_alpha = fixed_alpha
         self.register_coeff_buffer("alpha_init", alpha_init, device=device)
-        for name, bound in (("min_log_alpha", min_alpha), ("max_log_alpha", max_alpha)):
-            self.register_coeff_buffer(name, None if bound is None else math.log(bound), device=device)
+        for name, bound_ in (("min_log_alpha", min_alpha), ("max_log_alpha", max_alpha)):
+            self.register_coeff_buffer(name, None if bound_ is None else math.log(bound_), device=device)
         self.register_coeff_buffer("gamma", default_value_kwargs(ValueEstimators.TD0)["gamma"], device=device)
         action_keys = getattr(actor_network, "dist_sample_keys", None) or ["action"]
         self.set_keys(action=action_keys[0])
@@ -197,7 +159,6 @@ class SoftActorCriticLoss(LossModule):
             target_entropy = -float(_action_size(spec, self.tensor_keys.action))
         self.register_coeff_buffer("target_entropy", target_entropy, device=device)
         self.utility = MeanUtility() if utility is None else utility
-        _try_utility(self.utility, log_alpha)
 
     # --- what a subclass supplies
 
@@ -218,39 +179,59 @@ class SoftActorCriticLoss(LossModule):
         """Size ``[*B]`` of a batch, by the shape of its entries: that of the TensorDict may be another."""
 
     @abstractmethod
-    def _batch_keys(self) -> list[NestedKey]:
-        """Keys that are read from a batch."""
+    def _batch_keys(self) -> tuple[list[NestedKey], list[NestedKey]]:
+        """Keys that a batch must hold, and those that are read where it holds them."""
 
     # --- shared pieces
 
     @property
     def _alpha(self) -> Tensor:
-        log_alpha = self.log_alpha.detach()
         if self.min_log_alpha is not None or self.max_log_alpha is not None:
-            log_alpha = log_alpha.clamp(self.min_log_alpha, self.max_log_alpha)
-        return log_alpha.exp()
+            # the parameter itself, as SACLoss does: a clamped copy would let it drift beyond its bound
+            self.log_alpha.data.clamp_(self.min_log_alpha, self.max_log_alpha)
+        return self.log_alpha.detach().exp()
 
-    def _policy(self, tensordict: TensorDictBase, batch_size: torch.Size, where: str = "the batch"):
-        """Action distribution at the observations in ``tensordict``, leaving ``tensordict`` as it is."""
-        inputs = TensorDict({key: required(tensordict, key, where) for key in self.actor_network.in_keys}, batch_size)
-        with (
-            set_exploration_type(ExplorationType.RANDOM),
-            self.actor_network_params.to_module(self.actor_network, preserve_module_state=False),
-        ):
-            return self.actor_network.get_dist(inputs)  # pyright: ignore[reportCallIssue]
+    def _policy(self, entries: Mapping[NestedKey, Tensor], size: torch.Size, *, target: bool = False):
+        """Action distribution at the observations in ``entries``; of a ``target`` through the view for targets."""
+        network, steps, _ = self._target if target else self._online
+        with set_exploration_type(ExplorationType.RANDOM), bound(self.actor_network_params, self.actor_network):
+            return policy_distribution(network, steps, entries, size)
 
-    def _values(self, params, tensordict: TensorDictBase, action: Tensor, *, own_rows: bool = False) -> Tensor:
-        """Values ``[..., C, N]`` of the critics with the given parameters at ``action``.
+    def _values(
+        self,
+        kind: Literal["online", "frozen", "target"],
+        entries: Mapping[NestedKey, Tensor],
+        action: Tensor,
+        *,
+        own_rows: bool = False,
+    ) -> Tensor:
+        """Values ``[..., C, N]`` at ``action``: with gradient, without one in the critics, or of the target critics.
 
         With ``own_rows`` the last batch dimension is ``C``, and each critic sees its own entry alone.
         """
-        inputs = TensorDict(
-            {key: required(tensordict, key) for key in self.qvalue_network.in_keys if key != self.tensor_keys.action},
-            action.shape[:-1],
-        )
-        inputs.set(self.tensor_keys.action, action)
-        with params.to_module(self.qvalue_network, preserve_module_state=False):
-            return self.qvalue_network(inputs, own_rows=own_rows)  # pyright: ignore[reportReturnType]
+        delayed, size = kind == "target" and self.delay_qvalue, action.shape[:-1]
+        params = self.target_qvalue_network_params if delayed else self.qvalue_network_params
+        network: Any = (self._target if kind == "target" else self._online)[2]
+        with bound(params, self.qvalue_network, detach=kind != "online" and not delayed):
+            values = network({**entries, self.tensor_keys.action: action}, size, own_rows=own_rows)
+        if values.shape[:-2] != (size[:-1] if own_rows else size):
+            raise RuntimeError(
+                f"qvalue_network must map a batch {tuple(size)} to values [{', '.join(map(str, size))}, N]: got "
+                f"{tuple(values.shape)} from {values.shape[-2]} critic(s)."
+            )
+        return values
+
+    def _states(
+        self, network: Any, tensordict: TensorDictBase, size: torch.Size, where: str = "the batch"
+    ) -> dict[NestedKey, Tensor]:
+        """What ``network`` reads beside the action, of batch size ``size``."""
+        entries = {}
+        for key in network.in_keys:
+            if key != self.tensor_keys.action:
+                value = entries[key] = required(tensordict, key, where)
+                if value.shape[: len(size)] != size:
+                    raise RuntimeError(f"{key!r} must be of batch size {tuple(size)}, got {tuple(value.shape)}.")
+        return entries
 
     def _outcome(self, successors: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Rewards of a floating type and terminations as bool, both ``[..., 1]``."""
@@ -273,12 +254,13 @@ class SoftActorCriticLoss(LossModule):
         steps = transitions.get(_STEPS, None)
         return self.gamma if steps is None else self.gamma ** steps.reshape(shape)
 
-    def _transition_keys(self) -> list[NestedKey]:
-        """Keys of one transition: states, action, and what came ``"next"``."""
+    def _transition_keys(self) -> tuple[list[NestedKey], list[NestedKey]]:
+        """Keys of one transition: states, action, and what came ``"next"``; and those that it may hold."""
         keys = self.tensor_keys
         states = dict.fromkeys((*self.actor_network.in_keys, *self.qvalue_network.in_keys))
         states = [key for key in states if key != keys.action]
-        return [*states, keys.action, *(nested("next", key) for key in (*states, keys.reward, keys.terminated))]
+        following = [nested("next", key) for key in (*states, keys.reward, keys.terminated)]
+        return [*states, keys.action, *following], [nested("next", keys.done), _STEPS]
 
     def qvalue_v2_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
         """Reduced critic loss, and a dictionary with ``td_error`` and scalars to report."""
@@ -287,11 +269,18 @@ class SoftActorCriticLoss(LossModule):
         return loss, {"td_error": td_error, **report}
 
     def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
-        """Reduced policy loss (critics get no gradient), and a dictionary with ``log_prob`` of the drawn actions."""
-        action, log_prob = rsample_and_log_prob(self._policy(tensordict, self._batch_size(tensordict)))
-        quantiles = self._values(self.qvalue_network_params.detach(), tensordict, action)
-        value = self._policy_value(quantiles)
-        _check_utility(self.utility, value, log_prob.shape, RuntimeError)
+        """Reduced policy loss (critics get no gradient), and a dictionary with ``log_prob`` of the sampled actions."""
+        size = self._batch_size(tensordict)
+        policy = self._policy(self._states(self.actor_network, tensordict, size), size)
+        action, log_prob = rsample_and_log_prob(policy)
+        values = self._values("frozen", self._states(self.qvalue_network, tensordict, size), action)
+        value = self._policy_value(values)
+        if not isinstance(value, Tensor) or value.shape != log_prob.shape:
+            name = getattr(self.utility, "__name__", type(self.utility).__name__)
+            came = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise RuntimeError(
+                f"utility must map values [..., N] to [...], here {tuple(log_prob.shape)}: {name} gave {came}."
+            )
         loss = self._alpha * log_prob - value
         loss = self._reduce_loss(loss, tensordict=tensordict, weights=self._maybe_get_priority_weight(tensordict))
         return loss, {"log_prob": log_prob.detach()}
@@ -311,8 +300,7 @@ class SoftActorCriticLoss(LossModule):
 
         Returns:
             TensorDict of ``loss_qvalue``, ``loss_actor``, ``loss_alpha``, and, detached, ``alpha``, ``entropy`` (nats)
-            and the report of the critics (``out_keys``); scalars unless ``reduction="none"``, which keeps the losses
-            at ``[*B]``.
+            and the report of the critics (``out_keys``). With ``reduction="none"`` the losses alone, at ``[*B]``.
 
         Raises:
             RuntimeError: if the batch lacks a key, or an entry or the utility's value has the wrong shape.
@@ -327,15 +315,10 @@ class SoftActorCriticLoss(LossModule):
         if tensordict.batch_dims > td_error.ndim:  # @dispatch infers a size from shapes, which may agree by chance
             tensordict.batch_size = td_error.shape
         tensordict.set(self.tensor_keys.priority, td_error)
-        out = TensorDict(
-            {"loss_qvalue": loss_qvalue, "loss_actor": loss_actor, "loss_alpha": loss_alpha}, loss_qvalue.shape
-        )
-        scalars = {"alpha": self._alpha, "entropy": -log_prob.mean(), **report}
-        if not out.batch_size:
-            out.update(scalars)
-        elif self.scalar_output_mode == "non_tensor":
-            for key, value in scalars.items():
-                out.set_non_tensor(key, value)
+        losses = {"loss_qvalue": loss_qvalue, "loss_actor": loss_actor, "loss_alpha": loss_alpha}
+        if not loss_qvalue.ndim:
+            losses |= {"alpha": self._alpha, "entropy": -log_prob.mean(), **report}
+        out = TensorDict(losses, loss_qvalue.shape)
         self._clear_weakrefs(
             tensordict, out, "actor_network_params", "qvalue_network_params", "target_qvalue_network_params"
         )
@@ -346,8 +329,7 @@ class SoftActorCriticLoss(LossModule):
     def make_value_estimator(self, value_type: ValueEstimators | None = None, **hyperparams):
         """Sets the discount: ``make_value_estimator(gamma=0.99)``.
 
-        Targets bootstrap once (TD0), after one step, or after ``steps_to_next_obs`` steps with
-        ``gamma ** steps_to_next_obs`` where :class:`~torchrl.envs.MultiStepTransform` has written that entry.
+        Targets bootstrap once (TD0), after one step, or after ``steps_to_next_obs`` steps.
 
         Args:
             value_type: ``ValueEstimators.TD0`` or ``None``.
@@ -359,41 +341,35 @@ class SoftActorCriticLoss(LossModule):
 
         Raises:
             NotImplementedError: for any other estimator.
-            ValueError: for a discount outside ``[0, 1]`` or an unknown hyper-parameter.
         """
-        if value_type is None:
-            value_type = self.default_value_estimator
-        if value_type is not ValueEstimators.TD0:
+        if value_type not in (None, ValueEstimators.TD0):
             raise NotImplementedError(f"value_type must be ValueEstimators.TD0, got {value_type}.")
-        gamma = hyperparams.pop("gamma", default_value_kwargs(value_type)["gamma"])
+        gamma = float(hyperparams.pop("gamma", default_value_kwargs(ValueEstimators.TD0)["gamma"]))
         if unknown := hyperparams.keys() - {"device", "differentiable"}:
             raise ValueError(f"hyperparams must be gamma, device or differentiable, got {', '.join(sorted(unknown))}.")
-        if not 0 <= float(gamma) <= 1:
-            raise ValueError(f"gamma must be in [0, 1], got {float(gamma)}.")
-        self.value_type = value_type
-        self.gamma.fill_(float(gamma))
+        if not 0 <= gamma <= 1:
+            raise ValueError(f"gamma must be in [0, 1], got {gamma}.")
+        self.value_type = ValueEstimators.TD0
+        self.gamma.fill_(gamma)
         return self
 
-    @property
-    def value_estimator(self) -> TD0Estimator:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """TorchRL's estimator with the discount and the keys of this loss, made at each call: a copy for reading."""
-        estimator = TD0Estimator(gamma=self.gamma.item(), value_network=None, device=self.gamma.device)  # pyright: ignore
-        keys = self.tensor_keys
-        estimator.set_keys(
-            value=keys.state_action_value, reward=keys.reward, done=keys.done, terminated=keys.terminated
-        )
-        return estimator
+    def _default_value_estimator(self) -> None:
+        """Reading ``value_estimator`` gives ``None``, and must not set the discount."""
+
+    def _make_vmap(self) -> None:
+        """Networks run one after the other: ``set_vmap_randomness`` has nothing to prepare."""
 
     def _forward_value_estimator_keys(self, **kwargs) -> None:
         if "qvalue_network" in self.__dict__:
-            self.qvalue_network.value_key = self.tensor_keys.state_action_value  # pyright: ignore[reportArgumentType]
+            for _, _, critics in (self._online, self._target):
+                critics.value_key = self.tensor_keys.state_action_value  # pyright: ignore[reportAttributeAccessIssue]
         self._in_keys = None
 
     @property
     def in_keys(self) -> list[NestedKey]:
-        """Keys read from the batch; as keyword arguments, nested ones are joined by underscores."""
-        if self._in_keys is None:
-            self._in_keys = self._batch_keys()
+        """Keys that a batch must hold; as keyword arguments, nested ones are joined by underscores."""
+        if self._in_keys is None:  # TensorDict takes a batch that lacks one of them for keyword arguments
+            self._in_keys = self._batch_keys()[0]
         return self._in_keys
 
     @in_keys.setter
@@ -401,12 +377,19 @@ class SoftActorCriticLoss(LossModule):
         self._in_keys = values
 
     @property
+    def optional_in_keys(self) -> list[NestedKey]:
+        """Keys that are read where a batch holds them.
+
+        ``batch.select(*loss.in_keys, *loss.optional_in_keys, strict=False)`` has the same losses as ``batch``.
+        """
+        return [*self._batch_keys()[1], self.tensor_keys.priority_weight, *self._loss_mask_keys()]
+
+    @property
     def out_keys(self) -> list[NestedKey]:
         """Keys of the result of ``forward``."""
         if self._out_keys is None:
-            losses, scalars = ["loss_actor", "loss_qvalue", "loss_alpha"], ["alpha", "entropy", *self._report_keys()]
-            reduced = self.reduction != "none" or self.scalar_output_mode == "non_tensor"
-            self._out_keys: list[NestedKey] | None = [*losses, *scalars] if reduced else [*losses]
+            scalars = ["alpha", "entropy", *self._report_keys()] if self.reduction != "none" else []
+            self._out_keys: list[NestedKey] | None = ["loss_actor", "loss_qvalue", "loss_alpha", *scalars]
         return self._out_keys
 
     @out_keys.setter
@@ -427,43 +410,29 @@ def required(tensordict: TensorDictBase, key: NestedKey, where: str = "the batch
     return value
 
 
-def _check_utility(utility: Callable, value: Any, shape: torch.Size, error: type[Exception]) -> None:
-    if not isinstance(value, Tensor) or value.shape != shape:
-        name = getattr(utility, "__name__", type(utility).__name__)
-        came = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise error(f"utility must map values [..., N] to [...], here {tuple(shape)}: {name} gave {came}.")
+def _as_critics(qvalue_network: Any, num_qvalue_nets: int | None) -> list[TensorDictModule]:
+    single = isinstance(qvalue_network, nn.Module) and not isinstance(qvalue_network, nn.ModuleList)
+    critics = [qvalue_network] if single else list(qvalue_network)
+    count = len(critics) if num_qvalue_nets is None else num_qvalue_nets
+    if count < 1 or not (single or len(critics) == count):
+        raise ValueError(
+            f"num_qvalue_nets must be positive and match qvalue_network: got {num_qvalue_nets} for {len(critics)} "
+            "critic(s)."
+        )
+    return [*critics, *(_with_new_weights(qvalue_network, count) for _ in range(count - len(critics)))]
 
 
-def _try_utility(utility: Any, like: Tensor) -> None:
-    """Rejects a utility that is found to return the wrong shape, before there is a batch to apply it to."""
-    if not callable(utility):
-        raise ValueError(f"utility must be a module that maps values [..., N] to [...], got {utility!r}.")
-    try:
-        with torch.no_grad():
-            value = utility(like.new_zeros(2, 51))
-    except Exception:  # made for another number of values: the first batch shows
-        return
-    _check_utility(utility, value, torch.Size([2]), ValueError)
-
-
-def _as_critics(qvalue_network, num_qvalue_nets: int | None) -> list[TensorDictModule]:
-    if isinstance(qvalue_network, nn.Module) and not isinstance(qvalue_network, nn.ModuleList):
-        count = 1 if num_qvalue_nets is None else num_qvalue_nets
-        if count == 1:
-            return [qvalue_network]  # pyright: ignore[reportReturnType]
-        if count > 1:
-            raise ValueError(
-                f"qvalue_network must be a list of {count} critics, each with its own initial weights, for "
-                f"num_qvalue_nets={count}: got one module."
-            )
-    else:
-        critics = list(qvalue_network)
-        if critics and num_qvalue_nets in (None, len(critics)):
-            return critics  # pyright: ignore[reportReturnType]
-    raise ValueError(
-        f"num_qvalue_nets must be positive and match qvalue_network: got {num_qvalue_nets} for "
-        f"{len(qvalue_network) if isinstance(qvalue_network, Sequence | nn.ModuleList) else 1} critic(s)."
-    )
+def _with_new_weights(critic: Any, count: int) -> Any:
+    new = copy.deepcopy(critic)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that nothing was reset: an error below
+        new.reset_parameters_recursive()
+    if all(map(torch.equal, critic.parameters(), new.parameters())):
+        raise ValueError(
+            f"qvalue_network must be a list of {count} critics for num_qvalue_nets={count}: no layer of this one has "
+            "reset_parameters, which would give a copy weights of its own."
+        )
+    return new
 
 
 def _action_size(spec, action_key: NestedKey) -> int:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Unpack
+from typing import Any, Literal
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from tensordict.utils import NestedKey
 from torch import Tensor, nn
@@ -14,8 +14,7 @@ from torchrl.modules import TanhNormal
 from torchrl.modules.distributions.utils import rsample_and_log_prob
 
 from eqr_torchrl import functional as F
-from eqr_torchrl.functional.quantiles import check_kappa
-from eqr_torchrl.objectives._soft_actor_critic import SoftActorCriticLoss, SoftActorCriticOptions, required
+from eqr_torchrl.objectives._soft_actor_critic import SoftActorCriticLoss, required
 
 
 class EpistemicQuantileLoss(SoftActorCriticLoss):
@@ -40,18 +39,17 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
             critics, which may differ in build.
         utility: maps ``[..., N]`` to the scalar ``[...]`` that the actor ascends. Defaults to
             :class:`~eqr_torchrl.utility.MeanUtility`.
-        num_qvalue_nets: critics whose minimum, quantile by quantile, forms target and policy value. Defaults to the
-            number given, ``1`` in the paper.
+        num_qvalue_nets: critics whose minimum, quantile by quantile, forms target and policy value; of one critic,
+            copies with new weights are made. Defaults to the number given, ``1`` in the paper.
         num_next_actions: actions drawn at each next state and averaged over with it. Defaults to ``1``.
         action_sampling: ``"stratified"`` draws the actions of one batch element and member as a Latin hypercube over
             its next states (for :class:`~torchrl.modules.TanhNormal` policies; others are drawn independently);
             ``"iid"`` always independently, as in the paper.
         kappa: threshold of the quantile-Huber loss, in units of return; finite, ``0`` gives the pinball loss. The loss
             is not divided by it, so for small values above 0 gradients shrink with it.
-        **options: see :class:`~eqr_torchrl.objectives.SoftActorCriticOptions`.
+        **options: those of :class:`~eqr_torchrl.objectives.SoftActorCriticLoss`.
 
     Raises:
-        ValueError: if an argument is out of its range.
         RuntimeError: in ``forward``, if the batch lacks a key, ``"next"`` has neither 0 nor 2 more batch dimensions
             than the batch (:ref:`batches`), or the utility returns another shape.
 
@@ -73,14 +71,15 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
         num_next_actions: int = 1,
         action_sampling: Literal["stratified", "iid"] = "stratified",
         kappa: float = 1.0,
-        **options: Unpack[SoftActorCriticOptions],
+        **options: Any,
     ) -> None:
         super().__init__(actor_network, qvalue_network, utility=utility, num_qvalue_nets=num_qvalue_nets, **options)
         if num_next_actions < 1:
             raise ValueError(f"num_next_actions must be positive, got {num_next_actions}.")
         if action_sampling not in ("stratified", "iid"):
             raise ValueError(f'action_sampling must be "stratified" or "iid", got {action_sampling!r}.')
-        check_kappa(kappa)
+        if not 0 <= kappa < float("inf"):
+            raise ValueError(f"kappa must be finite and not negative, got {kappa}.")
         self.num_next_actions = num_next_actions
         self.action_sampling = action_sampling
         self.kappa = kappa
@@ -105,9 +104,11 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
             )
         with torch.no_grad():
             action, log_prob = self._next_actions(successors, reward.shape, stratify=extra == 2)
-            state_keys = [key for key in self.qvalue_network.in_keys if key != self.tensor_keys.action]
-            states = _repeated(successors, state_keys, action.shape[:-1])
-            quantiles = self._values(self.target_qvalue_network_params, states, action)
+            states = {  # repeated for each action: entries [..., S] to [..., Y, S]
+                key: value.unsqueeze(reward.ndim).expand(*action.shape[:-1], *value.shape[reward.ndim :])
+                for key, value in self._states(self.qvalue_network, successors, reward.shape, '"next"').items()
+            }
+            quantiles = self._values("target", states, action)
             quantiles = _minimum(quantiles)  # [..., Y, C, N] -> [..., Y, N]
             if extra == 0:
                 reward, terminated = reward[..., None, None], terminated[..., None, None]
@@ -126,7 +127,8 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
 
     def _next_actions(self, successors, shape: torch.Size, *, stratify: bool) -> tuple[Tensor, Tensor]:
         """Actions ``[*shape, Y, A]`` at each next state and their log-densities ``[*shape, Y]``."""
-        policy, num_actions = self._policy(successors, shape, '"next"'), self.num_next_actions
+        states, num_actions = self._states(self.actor_network, successors, shape, '"next"'), self.num_next_actions
+        policy = self._policy(states, shape, target=True)
         if self.action_sampling == "iid" or type(policy) is not TanhNormal:
             action, log_prob = rsample_and_log_prob(policy, (num_actions,))
             return action.movedim(0, len(shape)), log_prob.movedim(0, -1)
@@ -139,7 +141,8 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
     def _critic_losses(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         target = self.compute_target(tensordict)
         action = required(tensordict, self.tensor_keys.action)
-        quantiles = self._values(self.qvalue_network_params, tensordict, action)  # [*B, C, N]
+        states = self._states(self.qvalue_network, tensordict, action.shape[:-1])
+        quantiles = self._values("online", states, action)  # [*B, C, N]
         levels = F.quantile_midpoints(quantiles.shape[-1], device=quantiles.device, dtype=torch.float64)
         target = target.unsqueeze(-2).expand(*quantiles.shape[:-1], target.shape[-1])
         losses = F.quantile_huber_loss(quantiles, target, levels, kappa=self.kappa)
@@ -160,16 +163,10 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
     def _batch_size(self, tensordict: TensorDictBase) -> torch.Size:
         return required(tensordict, self.tensor_keys.action).shape[:-1]
 
-    def _batch_keys(self) -> list[NestedKey]:
+    def _batch_keys(self) -> tuple[list[NestedKey], list[NestedKey]]:
         return self._transition_keys()
 
 
 def _minimum(quantiles: Tensor) -> Tensor:
     """Minimum over critics, quantile by quantile: ``[..., C, N]`` to ``[..., N]``."""
     return quantiles.amin(-2) if quantiles.shape[-2] > 1 else quantiles.squeeze(-2)
-
-
-def _repeated(states: TensorDictBase, keys: Sequence[NestedKey], batch_size: torch.Size) -> TensorDict:
-    """States repeated for each action drawn at them: entries ``[..., S]`` to ``[..., Y, S]``."""
-    entries = {key: required(states, key, '"next"').unsqueeze(-2).expand(*batch_size, -1) for key in keys}
-    return TensorDict(entries, batch_size)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from tensordict.utils import NestedKey
 from torch import Tensor, nn
 from torchrl.modules.distributions.utils import rsample_and_log_prob
 
 from eqr_torchrl import functional as F
-from eqr_torchrl.objectives._soft_actor_critic import SoftActorCriticLoss, SoftActorCriticOptions, nested, required
+from eqr_torchrl.objectives._soft_actor_critic import SoftActorCriticLoss, nested, required
 
 _MEMBERS = "members"
 
@@ -34,10 +34,10 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
 
     - ``"next"`` of batch size ``[*B, M, K]``, as :class:`~eqr_torchrl.imagination.EnsembleSuccessors` writes it: member
       values. All values learn at the same states. The critic is one network of ``M`` outputs, or ``M`` scalar ones.
-    - ``"members"`` of batch size ``[*B, M]``, as :class:`~eqr_torchrl.imagination.MemberReplayBuffers` samples it,
-      transitions of each member with ``observation``, ``action`` and ``"next"`` (``reward``, ``terminated``,
-      ``observation``); the policy is improved at ``observation``, ``[*B, S]``. Critic ``m`` sees the rows of member ``m`` alone. This is
-      QU-SAC as the baseline of Luis et al. (2024); the reference implementation sums the critics' loss over the batch
+    - ``"members"`` of batch size ``[*B, M]``, as :class:`~eqr_torchrl.imagination.MemberReplayBuffers` samples it:
+      transitions of each member with ``observation``, ``action`` and ``"next"``; the policy is improved at the
+      batch's own ``observation``, ``[*B, S]``. Critic ``m`` sees the transitions of member ``m`` alone. This is QU-SAC
+      as the baseline of Luis et al. (2024); the reference implementation sums the critics' loss over the batch
       instead of averaging it, a constant factor that Adam nearly removes.
 
     Args:
@@ -50,10 +50,9 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
         reward_bounds: smallest and largest reward of a step where they are known. Targets are clipped to the values
             that they allow, of episodes that may end at any time; the entropy bonus may exceed them by ``alpha`` times
             the magnitude of ``target_entropy`` for each step. Defaults to ``None``: targets are not clipped.
-        **options: see :class:`~eqr_torchrl.objectives.SoftActorCriticOptions`.
+        **options: those of :class:`~eqr_torchrl.objectives.SoftActorCriticLoss`.
 
     Raises:
-        ValueError: if an argument is out of its range.
         RuntimeError: in ``forward``, if the batch lacks a key or holds neither ``"members"`` nor a ``"next"`` of
             ``[*B, M, K]``, the critics do not give one value for each member, or the utility returns another shape.
 
@@ -72,7 +71,7 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
         utility: nn.Module | None = None,
         num_qvalue_nets: int | None = None,
         reward_bounds: tuple[float, float] | None = None,
-        **options: Unpack[SoftActorCriticOptions],
+        **options: Any,
     ) -> None:
         super().__init__(actor_network, qvalue_network, utility=utility, num_qvalue_nets=num_qvalue_nets, **options)
         if reward_bounds is not None and not reward_bounds[0] < reward_bounds[1]:
@@ -101,8 +100,10 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
             )
         discount = self._discount(transitions, (*batch, reward.shape[-2] if own_rows else 1))
         with torch.no_grad():
-            action, log_prob = rsample_and_log_prob(self._policy(successors, reward.shape, '"next"'))
-            values = self._member_values(successors, action)  # [*B, M, K]
+            states = self._states(self.actor_network, successors, reward.shape, '"next"')
+            action, log_prob = rsample_and_log_prob(self._policy(states, reward.shape, target=True))
+            states = self._states(self.qvalue_network, successors, reward.shape, '"next"')
+            values = self._member_values(states, action)  # [*B, M, K]
             target = F.epistemic_quantile_target(
                 reward, terminated, values.unsqueeze(-1), log_prob, gamma=discount, alpha=self._alpha
             )
@@ -114,25 +115,23 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
         entropy = self._alpha * self.target_entropy.abs() * steps
         return (smallest * steps).clamp(max=smallest) - entropy, (largest * steps).clamp(min=largest) + entropy
 
-    def _member_values(self, successors: TensorDictBase, action: Tensor) -> Tensor:
+    def _member_values(self, states: dict[NestedKey, Tensor], action: Tensor) -> Tensor:
         """Target value ``m`` at the draws of member ``m``, ``[*B, M, K]``."""
-        num_members = action.shape[-3]
+        member_dim = action.ndim - 3
+        num_members = action.shape[member_dim]
         if self.num_qvalue_nets == 1:
-            values = self._values(self.target_qvalue_network_params, successors, action).squeeze(-2)  # [*B, M, K, N]
+            values = self._values("target", states, action).squeeze(-2)  # [*B, M, K, N]
             if values.shape[-1] != num_members:
                 raise RuntimeError(
                     f"the critic must give one value for each of {num_members} members: got {values.shape[-1]}."
                 )
             return values.diagonal(dim1=-3, dim2=-1).transpose(-1, -2)
-        keys = [key for key in self.qvalue_network.in_keys if key != self.tensor_keys.action]
-        rows = {key: required(successors, key, '"next"').transpose(-3, -2) for key in keys}
-        action = action.transpose(-3, -2)  # [*B, K, M, A]
-        states = TensorDict(rows, action.shape[:-1])
         if num_members != self.num_qvalue_nets:
             raise RuntimeError(
                 f"there must be one critic for each of {num_members} members: got {self.num_qvalue_nets}."
             )
-        values = self._values(self.target_qvalue_network_params, states, action, own_rows=True)
+        states = {key: value.transpose(member_dim, member_dim + 1) for key, value in states.items()}  # [*B, K, M, S]
+        values = self._values("target", states, action.transpose(-3, -2), own_rows=True)
         if values.shape[-1] != 1:
             raise RuntimeError(f"critics must be scalar, [..., 1]: got {values.shape[-1]} values from each.")
         return values.squeeze(-1).transpose(-1, -2)
@@ -146,7 +145,8 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
                 f"action of shape {tuple(action.shape)}."
             )
         target = self.compute_target(tensordict)  # [*B, M]
-        values = self._values(self.qvalue_network_params, inputs, action, own_rows=own_rows).flatten(-2)
+        states = self._states(self.qvalue_network, inputs, action.shape[:-1])
+        values = self._values("online", states, action, own_rows=own_rows).flatten(-2)
         error = values - target
         report = {"target_value": target.mean()}
         if not own_rows:
@@ -171,7 +171,10 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
         transitions, own_rows = self._transitions(tensordict)
         return required(transitions, self.tensor_keys.action).shape[: -2 if own_rows else -1]
 
-    def _batch_keys(self) -> list[NestedKey]:
+    def _batch_keys(self) -> tuple[list[NestedKey], list[NestedKey]]:
+        needed, optional = self._transition_keys()
         if self.num_qvalue_nets == 1:
-            return self._transition_keys()
-        return [*self.actor_network.in_keys, *(nested(_MEMBERS, key) for key in self._transition_keys())]
+            return needed, optional
+        members = ([nested(_MEMBERS, key) for key in keys] for keys in (needed, optional))
+        needed, optional = members
+        return [*self.actor_network.in_keys, *needed], optional

@@ -208,3 +208,44 @@ def test_sorting_keeps_the_type_and_the_argument_also_where_it_is_a_view(dtype):
     assert torch.equal(_sorted(values), values.sort(-1).values)
     assert torch.equal(values, before)
     assert _sorted(values).dtype == dtype
+
+
+# --- torch.func, and derivatives of derivatives
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # of PyTorch's own jvp
+@pytest.mark.parametrize("kappa", [0.0, 0.7])
+def test_grad_vmap_and_jvp_of_torch_func_are_those_of_the_definition(kappa):
+    theta, y = torch.randn(6, 5, dtype=torch.float64), torch.randn(6, 9, dtype=torch.float64)
+    levels, tangent = F.quantile_midpoints(5, dtype=torch.float64), torch.randn(6, 5, dtype=torch.float64)
+
+    def ours(theta, y):
+        return F.quantile_huber_loss(theta, y, levels, kappa=kappa)
+
+    def definition(theta, y):
+        return pairwise_loss(theta, y, levels, kappa)
+
+    expected = definition(theta, y)
+    torch.testing.assert_close(torch.func.vmap(ours)(theta, y), expected)
+    torch.testing.assert_close(torch.func.vmap(ours, (1, None))(theta.T, y[0]), definition(theta, y[0].expand(6, 9)))
+    gradients = [torch.func.grad(lambda q, f=f: f(q, y).sum())(theta) for f in (ours, definition)]
+    torch.testing.assert_close(*gradients)
+    torch.testing.assert_close(torch.func.vmap(torch.func.grad(ours))(theta, y), gradients[1])
+    for found, wanted in zip(*(torch.func.jvp(lambda q, f=f: f(q, y), (theta,), (tangent,)) for f in (ours, definition)),
+                             strict=True):  # fmt: skip
+        torch.testing.assert_close(found, wanted)
+    hessians = [torch.func.hessian(lambda q, f=f: f(q, y[0]))(theta[0]) for f in (ours, definition)]
+    torch.testing.assert_close(*hessians)
+    assert bool(hessians[0].any()) == (kappa > 0)
+
+
+def test_a_gradient_penalty_has_the_gradient_of_the_definition():
+    theta, y, penalties = torch.randn(3, 5, dtype=torch.float64), torch.randn(3, 9, dtype=torch.float64), []
+    levels = F.quantile_midpoints(5, dtype=torch.float64)
+    for loss in (F.quantile_huber_loss, lambda *args: pairwise_loss(*args, 1.0)):
+        q = theta.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(q, y, levels).sum(), q, create_graph=True)
+        gradient.square().sum().backward()
+        penalties.append(q.grad)
+    assert penalties[1].any()
+    torch.testing.assert_close(*penalties)

@@ -1,12 +1,15 @@
-"""Formats of matrix products: what is chosen, and that the process gets its settings back."""
+"""Precision and backend of matmuls: what is chosen, and that user code never sees another setting of the process."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from torchrl.objectives import SoftUpdate
 
-from eqr_torchrl import functional as F
 from eqr_torchrl.networks import _cpu as products
+from eqr_torchrl.networks import fast_inference
+from eqr_torchrl.objectives import EpistemicQuantileLoss, make_optimizer, make_update
+from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic
 
 
 @pytest.mark.parametrize(("flag", "fast"), [("avx512_bf16", True), ("amx_bf16", True), ("avx2", False)])
@@ -47,7 +50,7 @@ def test_an_unknown_precision_is_named():
 def test_float32_products_keep_float32_accuracy():
     x, w = torch.randn(300, 200), torch.randn(200, 100)
     exact = x.double() @ w.double()
-    with F.onednn_products():
+    with products.onednn_matmul():
         product = x @ w
     # rounding the inputs to bfloat16 would give errors of 1e-1
     torch.testing.assert_close(product.double(), exact, rtol=0, atol=1e-4)
@@ -56,7 +59,7 @@ def test_float32_products_keep_float32_accuracy():
 def test_the_setting_of_the_process_is_restored_also_after_an_error():
     matmul = torch.backends.mkldnn.matmul
     before = matmul.fp32_precision
-    with pytest.raises(KeyError), F.onednn_products():
+    with pytest.raises(KeyError), products.onednn_matmul():
         raise KeyError
     assert matmul.fp32_precision == before
 
@@ -67,7 +70,29 @@ def test_nothing_is_set_where_it_would_not_help_or_would_round(monkeypatch, capa
     products._onednn_keeps_float32.cache_clear()
     before = torch.backends.mkldnn.matmul.fp32_precision
     try:
-        with F.onednn_products():
+        with products.onednn_matmul():
             assert torch.backends.mkldnn.matmul.fp32_precision == before
     finally:
         products._onednn_keeps_float32.cache_clear()
+
+
+def test_code_of_a_user_inside_an_update_finds_the_setting_of_the_process(monkeypatch):
+    monkeypatch.setattr(products, "_onednn_keeps_float32", lambda: True)  # as on an AMD processor with AVX-512
+    found = []
+
+    def look(*_):
+        found.append((torch.get_float32_matmul_precision(), torch.backends.mkldnn.matmul.fp32_precision))
+
+    class Mean(torch.nn.Module):
+        def forward(self, quantiles):
+            look()
+            return quantiles.mean(-1)
+
+    actor, critic = toy_actor(), toy_critic()
+    critic.module.register_forward_hook(look)
+    loss = EpistemicQuantileLoss(actor, critic, utility=Mean(), target_inference=fast_inference)
+    before = torch.backends.mkldnn.matmul.fp32_precision
+    update = make_update(loss, make_optimizer(loss), SoftUpdate(loss, tau=0.1), before_step=look, after_step=look)
+    update(toy_batch(B=64, M=3, K=2))
+    assert len(found) == 6  # a hook at target, prediction and policy loss; utility; before and after the step
+    assert set(found) == {("highest", before)}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from tensordict import TensorDict
 
-from eqr_torchrl.networks import MLP, make_actor, make_critic
+from eqr_torchrl.networks import fast_inference, make_actor, make_critic
 from eqr_torchrl.networks._cpu import Precision
 from eqr_torchrl.objectives import EpistemicQuantileLoss
 from eqr_torchrl.testing import toy_env
@@ -28,27 +30,22 @@ def batch(state: torch.Tensor) -> TensorDict:
 def test_bf16_moves_target_quantiles_by_less_than_a_tenth_of_their_own_noise():
     torch.manual_seed(0)
     env = toy_env(S, A)
-    loss = EpistemicQuantileLoss(make_actor(env), make_critic(env), delay_qvalue=False)
-    networks = [
-        module
-        for network in (loss.actor_network, loss.qvalue_network)
-        for module in network.modules()
-        if isinstance(module, MLP)
-    ]
-    assert len(networks) == 2
-    last = loss.qvalue_network_params.data.get(("critics", "0", "module", "network", "4"))
-    last["weight"] *= 20  # returns of order a hundred, which vary with the state
-    last["bias"] += 100
+    actor, critic = make_actor(env), make_critic(env)
+    critic.module.network[4].weight.data *= 20  # returns of order a hundred, which vary with the state
+    critic.module.network[4].bias.data += 100
     state = torch.randn(B, S)
 
-    def target(seed: int, *, bf16: bool) -> torch.Tensor:
-        torch.manual_seed(seed)
-        for network in networks:
-            network.uses_bf16 = bf16
-        return loss.compute_target(batch(state))
+    def targets(precision: Precision) -> torch.Tensor:
+        inference = partial(fast_inference, precision=precision)
+        loss = EpistemicQuantileLoss(actor, critic, delay_qvalue=False, target_inference=inference)
+        drawn = []
+        for seed in range(20):
+            torch.manual_seed(seed)
+            drawn.append(loss.compute_target(batch(state)))
+        return torch.stack(drawn)
 
-    draws = torch.stack([target(seed, bf16=False) for seed in range(20)])
-    change = torch.stack([target(seed, bf16=True) for seed in range(20)]) - draws
+    draws = targets("fp32")
+    change = targets("bf16") - draws
     noise = draws.std(0).square().mean().sqrt()
     assert 0 < change.square().mean().sqrt() < 0.1 * noise
 

@@ -12,7 +12,6 @@ from tensordict.nn import TensorDictModule
 from torchrl.modules import ProbabilisticActor, TanhNormal
 from torchrl.objectives import SACLoss, SoftUpdate, ValueEstimators
 from torchrl.objectives.utils import hold_out_net
-from torchrl.objectives.value import TD0Estimator
 
 from eqr_torchrl.functional import quantile_huber_loss, quantile_midpoints
 from eqr_torchrl.objectives import EpistemicQuantileLoss, MemberwiseSACLoss, make_optimizer
@@ -76,10 +75,11 @@ def test_reductions_are_those_of_the_rows(size):
         torch.testing.assert_close(rows[key].sum(), total[key])
 
 
-def test_scalars_beside_unreduced_losses():
-    assert set(make_loss(reduction="none")(toy_batch()).keys()) == set(LOSSES)
-    out = make_loss(reduction="none", scalar_output_mode="non_tensor")(toy_batch())
-    assert out["alpha"].shape == () and out["entropy"].shape == ()
+def test_unreduced_losses_come_without_the_scalars():
+    loss, batch = make_loss(reduction="none"), toy_batch(B=6)
+    assert set(loss(batch.clone()).keys()) == set(loss.out_keys) == set(LOSSES)
+    kwargs = {"_".join(key) if isinstance(key, tuple) else key: batch.get(key) for key in loss.in_keys}
+    assert len(loss(**kwargs)) == 3
 
 
 # [4, 5] against [20]; 1, 2 and 257 rows against each row alone
@@ -145,6 +145,7 @@ def test_every_key_can_be_renamed():
         torch.testing.assert_close(out[key], value)
     torch.testing.assert_close(renamed["surprise"], batch["td_error"])
     assert loss.in_keys == ["observation", "push", ("next", "observation"), ("next", "gain"), ("next", "dead")]
+    assert {("next", "over"), "importance"} <= set(loss.optional_in_keys)
 
 
 def test_keys_may_be_nested_and_unknown_ones_are_refused():
@@ -195,28 +196,41 @@ def test_what_the_critic_reports_can_be_selected(key):
     torch.testing.assert_close(seeded(loss, batch)[key], expected)
 
 
-@pytest.mark.parametrize("mode", ["non_tensor", "exclude", None])
-def test_unreduced_losses_are_dispatched_without_the_scalars_that_they_leave_out(mode):
-    loss, batch = make_loss(reduction="none", scalar_output_mode=mode), toy_batch(B=6)
-    assert set(loss.out_keys) == set(loss(batch.clone()).keys())
-    kwargs = {"_".join(key) if isinstance(key, tuple) else key: batch.get(key) for key in loss.in_keys}
-    assert len(loss(**kwargs)) == (7 if mode == "non_tensor" else 3)
+def optional_entries(batch):
+    """Fills what a loss reads where a batch holds it, so that each entry changes the losses."""
+    size = batch.batch_size
+    batch["steps_to_next_obs"] = torch.randint(1, 4, (*size, 1))
+    batch["priority_weight"] = torch.rand(size)
+    batch["collector", "mask"] = torch.arange(size[0]) % 3 > 0
+    batch["next", "done"].bernoulli_(0.5)
+    del batch["next", "terminated"]  # done takes its place
+    return batch
 
 
-def test_the_keys_it_says_it_reads_are_enough():
-    batch = toy_batch(B=6, M=2, K=3)
-    loss = make_loss()
-    loss(batch.select(*loss.in_keys))
+@pytest.mark.parametrize("size", [(), (2, 3)])
+def test_the_keys_it_says_it_needs_are_enough(size):
+    make_loss()(toy_batch(6, *size).select(*make_loss().in_keys))
 
 
-@pytest.mark.parametrize("use", [True, "auto", False])
-def test_priority_weights_weigh_the_rows_of_every_loss(use):
+@pytest.mark.parametrize("size", [(), (2, 3)])
+def test_a_batch_of_the_keys_it_says_it_reads_gives_the_same_losses(size):
+    loss, batch = make_loss(), optional_entries(toy_batch(6, *size))
+    expected = seeded(loss, batch.clone())
+    for key, value in seeded(loss, batch.select(*loss.in_keys, *loss.optional_in_keys, strict=False)).items():
+        torch.testing.assert_close(value, expected[key], rtol=0, atol=0)
+    for key in ("steps_to_next_obs", "priority_weight", "collector", ("next", "done")):
+        without = batch.exclude(key)
+        if key == ("next", "done"):
+            without["next", "terminated"] = torch.zeros_like(batch["next", "done"])
+        assert seeded(loss, without)["loss_qvalue"] != expected["loss_qvalue"], key
+
+
+def test_priority_weights_weigh_the_rows_of_every_loss():
     actor, critic, batch = toy_actor(), toy_critic(), toy_batch(B=6, M=2, K=3)
     rows = seeded(make_loss(actor, critic, alpha_init=0.5, reduction="none"), batch)
     weight = torch.rand(6)
-    loss = make_loss(actor, critic, alpha_init=0.5, use_prioritized_weights=use)
-    out = seeded(loss, batch.set("priority_weight", weight))
-    share = weight / weight.sum() if use else torch.full((6,), 1 / 6)
+    out = seeded(make_loss(actor, critic, alpha_init=0.5), batch.set("priority_weight", weight))
+    share = weight / weight.sum()
     for key in LOSSES:
         torch.testing.assert_close(out[key], (share * rows[key]).sum())
 
@@ -257,13 +271,9 @@ def test_make_value_estimator_sets_the_discount_alone():
     assert loss.make_value_estimator(gamma=0.75, device="cpu", differentiable=True).gamma == 0.75
 
 
-def test_the_value_estimator_shows_the_discount_and_the_keys():
-    loss = make_loss(gamma=0.75)
-    loss.set_keys(reward="gain")
-    estimator = loss.value_estimator
-    assert isinstance(estimator, TD0Estimator) and estimator.gamma == 0.75
-    assert (estimator.tensor_keys.reward, estimator.tensor_keys.value) == ("gain", "state_action_value")
-    assert not any("estimator" in key for key in loss.state_dict())
+def test_reading_the_value_estimator_leaves_the_discount():
+    loss = make_loss(gamma=0.5)
+    assert loss.value_estimator is None and loss.gamma == 0.5
 
 
 def test_without_an_updater_the_user_is_warned():
@@ -295,6 +305,20 @@ def test_temperature_and_policy_losses_are_those_of_sac():
     assert ours["alpha"] == pytest.approx(0.3)
 
 
+@pytest.mark.parametrize(("bound", "direction"), [({"max_alpha": 1.0}, 1), ({"min_alpha": 1.0}, -1)])
+def test_a_temperature_at_its_bound_comes_back_at_once_when_the_entropy_does(bound, direction):
+    # entropy on one side of the target for 200 steps of 0.01 in log alpha, then on the other: one step from the bound
+    loss = make_loss(**bound)
+    optimizer = torch.optim.SGD([loss.log_alpha], lr=0.01)
+    for step in range(201):
+        loss(toy_batch(B=2))
+        sign = direction if step < 200 else -direction
+        loss.alpha_loss(loss.target_entropy.neg() + sign).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert loss.log_alpha.item() == pytest.approx(-0.01 * direction, abs=1e-6)
+
+
 def test_temperature_bounds_and_fixed_temperature():
     loss = make_loss(alpha_init=1.0, min_alpha=0.1, max_alpha=0.5)
     assert loss(toy_batch())["alpha"] == pytest.approx(0.5)
@@ -324,7 +348,6 @@ def test_networks_can_be_held_out_as_in_torchrl():
     ("kwargs", "message"),
     [
         ({"num_qvalue_nets": 0}, "num_qvalue_nets must be positive"),
-        ({"num_qvalue_nets": 2}, "qvalue_network must be a list of 2 critics"),
         ({"num_next_actions": 0}, "num_next_actions must be positive, got 0"),
         ({"action_sampling": "grid"}, 'action_sampling must be "stratified" or "iid", got \'grid\''),
         ({"kappa": -1.0}, "kappa must be finite and not negative, got -1.0"),
@@ -337,7 +360,7 @@ def test_networks_can_be_held_out_as_in_torchrl():
         ({"min_alpha": 1.0, "max_alpha": 0.1}, "min_alpha must not exceed max_alpha, got 1.0 and 0.1"),
         ({"target_entropy": float("nan")}, 'target_entropy must be finite or "auto", got nan'),
         ({"reduction": "average"}, 'reduction must be "mean", "sum" or "none", got \'average\''),
-        ({"scalar_output_mode": "keep"}, 'scalar_output_mode must be "exclude" or "non_tensor", got \'keep\''),
+        ({"utility": 0.9}, "utility must be a module that maps values .*, got 0.9"),
     ],
 )
 def test_arguments_out_of_range_are_named_in_one_line(kwargs, message):
@@ -352,9 +375,19 @@ def test_an_automatic_target_entropy_needs_the_size_of_the_action():
     assert make_loss(narrow_actor(0.0), action_spec=toy_env().action_spec).target_entropy == -1
 
 
-def test_unknown_arguments_are_named():
-    with pytest.raises(TypeError, match="num_qvalue_net'"):
-        EpistemicQuantileLoss(toy_actor(), toy_critic(), num_qvalue_net=1)
+@pytest.mark.parametrize("loss_class", [EpistemicQuantileLoss, MemberwiseSACLoss])
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("num_qvalue_net", "."),
+        ("loss_function", ": the loss of the critic is part of the class."),  # the rest are in TorchRL's recipe of SAC
+        ("delay_actor", ": targets always use the present policy."),
+        ("gamma", r": call make_value_estimator\(gamma=...\)."),
+    ],
+)
+def test_unknown_arguments_are_named_with_the_class_that_was_called(loss_class, name, reason):
+    with pytest.raises(TypeError, match=f"^{loss_class.__name__} takes no argument '{name}'{reason}$"):
+        loss_class(toy_actor(), toy_critic(), **{name: 1})
 
 
 @pytest.mark.parametrize("size", [(4, 5), (4, 5, 3, 2), (3,), ()])
@@ -429,22 +462,17 @@ class Number(torch.nn.Module):
 @pytest.mark.parametrize(
     ("utility", "message"),
     [
-        (Kept(), r"utility must map values \[..., N\] to \[...\], here \(2,\): Kept gave shape \(2, 1\)"),
-        (Pooled(), r"here \(2,\): Pooled gave shape \(\)"),
-        (Number(), r"here \(2,\): Number gave float"),
-        (torch.nn.Identity(), r"here \(2,\): Identity gave shape \(2, 51\)"),
-        (0.9, "utility must be a module that maps values .*, got 0.9"),
+        (Kept(), r"utility must map values \[..., N\] to \[...\], here \(6,\): Kept gave shape \(6, 1\)"),
+        (Pooled(), r"here \(6,\): Pooled gave shape \(\)"),
+        (Number(), r"here \(6,\): Number gave float"),
+        (torch.nn.Identity(), r"here \(6,\): Identity gave shape \(6, 5\)"),
+        (torch.nn.Linear(5, 1), r"here \(6,\): Linear gave shape \(6, 1\)"),
     ],
 )
-def test_a_utility_of_the_wrong_shape_is_refused_before_there_is_a_batch(utility, message):
-    with pytest.raises(ValueError, match=message) as error:
-        make_loss(utility=utility)
+def test_a_utility_of_the_wrong_shape_is_refused_by_the_first_batch(utility, message):
+    with pytest.raises(RuntimeError, match=message) as error:
+        make_loss(utility=utility)(toy_batch(B=6))
     assert "\n" not in str(error.value)
-
-
-def test_a_utility_made_for_its_number_of_quantiles_is_judged_by_the_first_batch():
-    with pytest.raises(RuntimeError, match=r"to \[...\], here \(6,\): Linear gave shape \(6, 1\)"):
-        make_loss(utility=torch.nn.Linear(5, 1))(toy_batch(B=6))
 
 
 class Weighted(torch.nn.Module):
@@ -503,3 +531,10 @@ def test_what_is_named_a_loss_is_a_method_since_torchrl_wraps_it(loss_class):
     }
     assert {"actor_loss", "alpha_loss", "qvalue_v2_loss"} <= set(named)
     assert all(inspect.isfunction(value) for value in named.values())
+
+
+@pytest.mark.parametrize("value", ["same", "different", "error"])
+def test_the_randomness_of_vmap_can_be_set_as_in_sac_loss(value):
+    loss = make_loss()
+    loss.set_vmap_randomness(value)
+    assert loss.vmap_randomness == value

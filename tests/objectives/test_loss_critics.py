@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from loss_parts import make_loss
+from loss_parts import linear_critic, make_loss
 from tensordict.nn import TensorDictModule
 from torch import nn
 from torchrl.modules import MLP, ValueOperator
@@ -114,17 +114,33 @@ class Encoder(nn.Module):
         return self.head(torch.cat([self.shared(observation).tanh(), action], -1))
 
 
-@pytest.mark.parametrize("separate_losses", [False, True])
-def test_an_encoder_shared_with_the_policy_learns_from_the_critic_unless_losses_are_separate(separate_losses):
+def test_an_encoder_shared_with_the_policy_learns_from_the_critic():
     actor, encoder = toy_actor(num_cells=(8,)), Encoder()
     encoder.shared = actor.module[0].module.network[0]
     critic = TensorDictModule(encoder, ["observation", "action"], ["state_action_value"])
-    loss = EpistemicQuantileLoss(actor, critic, separate_losses=separate_losses)
+    loss = EpistemicQuantileLoss(actor, critic)
     updater = SoftUpdate(loss, tau=0.1)
     loss(toy_batch(B=6))["loss_qvalue"].backward()
-    assert (encoder.shared.weight.grad is None) == separate_losses
-    assert encoder.head.weight.grad is not None
+    assert encoder.shared.weight.grad.any() and encoder.head.weight.grad.any()
     make_update(loss, make_optimizer(loss), updater)(toy_batch(B=6))
+
+
+def test_one_critic_is_copied_with_new_weights():
+    critic = toy_critic()
+    for name, weight in critic.named_parameters():
+        if name.endswith("bias"):
+            nn.init.normal_(weight)
+    loss = make_loss(critic=critic, num_qvalue_nets=3)
+    nets = [loss.qvalue_network_params["critics", str(i)].flatten_keys(".") for i in range(3)]
+    assert all(nets[0][name] is weight for name, weight in critic.named_parameters())  # the first is the user's own
+    for name in (name for name, weight in critic.named_parameters() if weight.ndim == 2):
+        assert not any(torch.equal(nets[i][name], nets[j][name]) for i, j in ((0, 1), (0, 2), (1, 2)))
+    assert torch.isfinite(loss(toy_batch(B=6, M=2, K=3))["loss_qvalue"])
+
+
+def test_a_critic_that_cannot_be_drawn_anew_is_not_copied():
+    with pytest.raises(ValueError, match="qvalue_network must be a list of 2 critics for num_qvalue_nets=2: no layer"):
+        make_loss(critic=linear_critic([1.0] * 3, [1.0], [0.0]), num_qvalue_nets=2)
 
 
 def test_an_optimiser_takes_no_running_statistics():

@@ -133,7 +133,7 @@ def test_targets_come_from_the_target_networks_which_move_by_tau():
 
 
 def test_any_batch_size_and_reduction():
-    loss = make_loss(toy_critics(), toy_actor(), target_entropy="auto", reduction="none", scalar_output_mode="exclude")
+    loss = make_loss(toy_critics(), toy_actor(), target_entropy="auto", reduction="none")
     flat = member_batch(B=6)
     torch.manual_seed(2)
     expected = loss(flat)["loss_qvalue"]
@@ -226,10 +226,8 @@ class Kept(torch.nn.Module):
 
 
 def test_a_utility_of_the_wrong_shape_is_refused():
-    with pytest.raises(ValueError, match=r"to \[...\], here \(2,\): Kept gave shape \(2, 1\)"):
-        make_loss(toy_critics(), utility=Kept())
-    loss = make_loss(toy_critics(), toy_actor(), target_entropy="auto", utility=torch.nn.Linear(3, 1))
-    with pytest.raises(RuntimeError, match=r"to \[...\], here \(4,\): Linear gave shape \(4, 1\)"):
+    loss = make_loss(toy_critics(), toy_actor(), target_entropy="auto", utility=Kept())
+    with pytest.raises(RuntimeError, match=r"to \[...\], here \(4,\): Kept gave shape \(4, 1\)"):
         loss(member_batch())
 
 

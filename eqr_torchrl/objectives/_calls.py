@@ -1,0 +1,141 @@
+"""Calls of a network with parameters that a loss keeps, by tensors instead of TensorDicts where that is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase, TensorDictParams
+from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential, TensorDictModule
+from tensordict.utils import NestedKey
+from torch import Tensor, nn
+from torchrl.modules import ProbabilisticActor, SafeProbabilisticModule
+
+
+@contextmanager
+def bound(params: TensorDictParams, network: nn.Module, *, detach: bool = False) -> Iterator[None]:
+    """Context in which ``network`` runs with ``params``, which ``detach`` cuts off from gradients.
+
+    The same as ``params.to_module(network)``, which takes some 500 Python calls for a small network.
+    """
+    slots: list[tuple[dict[str, Any], str, Tensor]] = []
+    if torch.compiler.is_compiling() or not _find_slots(getattr(params, "_param_td", params), network, slots):
+        with (params.detach() if detach else params).to_module(network, preserve_module_state=False):
+            yield
+        return
+    previous = [place[name] for place, name, _ in slots]
+    for place, name, value in slots:
+        place[name] = value.detach() if detach else value
+    try:
+        yield
+    finally:
+        for (place, name, _), value in zip(slots, previous, strict=True):
+            place[name] = value
+
+
+def _find_slots(params: Any, module: nn.Module, slots: list[tuple[dict[str, Any], str, Tensor]]) -> bool:
+    """Appends dictionary, name and value of each parameter and buffer; False if a plain assignment would not do."""
+    if type(params) is not TensorDict or type(module).__setattr__ is not nn.Module.__setattr__:
+        return False
+    for name, value in params._tensordict.items():
+        if isinstance(value, Tensor):
+            place: Any = module._parameters if name in module._parameters else module._buffers
+            if name not in place:
+                return False
+            slots.append((place, name, value))
+        elif module._modules.get(name) is None or not _find_slots(value, module._modules[name], slots):  # pyright: ignore
+            return False
+    return True
+
+
+def leaves(params: TensorDictParams) -> dict[tuple[str, ...], Tensor]:
+    """Parameters and buffers by their names."""
+    found: dict[tuple[str, ...], Tensor] = {}
+    _collect(params._param_td._tensordict, (), found)
+    return found
+
+
+def _collect(node: Mapping[str, Any], prefix: tuple[str, ...], found: dict[tuple[str, ...], Tensor]) -> None:
+    for name, value in node.items():
+        if isinstance(value, Tensor):
+            found[(*prefix, name)] = value
+        else:
+            _collect(value._tensordict, (*prefix, name), found)
+
+
+def takes_tensors(module: nn.Module) -> bool:
+    """Whether a call with a TensorDict is one of ``module.module`` with the tensors under ``in_keys``, and no more."""
+    names = ("__call__", "forward", "_call_module", "_write_to_tensordict")
+    plain = isinstance(module, TensorDictModule) and module._kwargs is None
+    return plain and all(getattr(type(module), name) is getattr(TensorDictModule, name) for name in names)
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
+
+
+def _outputs(module: Any, entries: Mapping[NestedKey, Tensor]) -> dict[NestedKey, Any]:
+    values = module.module(*[entries[key] for key in module.in_keys])
+    if isinstance(values, dict | TensorDictBase):
+        return {key: values[key] for key in module.out_keys}
+    return dict(zip(module.out_keys, values if isinstance(values, tuple) else (values,), strict=True))
+
+
+class StackedCritics(nn.Module):
+    """Runs critics side by side and stacks their values before the last dimension: ``[..., C, N]``.
+
+    They may differ in build. Running each in turn keeps dropout, normalisation and initialisation as they are.
+    """
+
+    critics: nn.ModuleList
+
+    def __init__(self, critics: list[TensorDictModule], value_key: NestedKey) -> None:
+        super().__init__()
+        self.critics, self.value_key = nn.ModuleList(critics), value_key
+        self._by_tensors = [takes_tensors(critic) for critic in critics]
+
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        """Keys that any of the critics reads."""
+        return list(dict.fromkeys(key for critic in self.critics for key in critic.in_keys))  # pyright: ignore
+
+    def forward(self, entries: Mapping[NestedKey, Tensor], size: torch.Size, *, own_rows: bool = False) -> Tensor:
+        """Values ``[*B, C, N]``: of all critics on the same rows ``[*B]``, or of each on its own of ``[*B, C]``."""
+        values, by_row = [], len(size) - 1
+        for i, (critic, by_tensors) in enumerate(zip(self.critics, self._by_tensors, strict=True)):
+            keys: Any = critic.in_keys
+            rows = {key: entries[key].select(by_row, i) if own_rows else entries[key] for key in keys}
+            if by_tensors and not _has_hooks(critic):
+                values.append(_outputs(critic, rows)[self.value_key])
+            else:
+                values.append(critic(TensorDict(rows, size[:-1] if own_rows else size)).get(self.value_key))  # pyright: ignore
+        return torch.stack(values, -2) if len(values) > 1 else values[0].unsqueeze(-2)
+
+    def reset_parameters_recursive(self) -> None:
+        """Draws new initial weights for each critic, by the ``reset_parameters`` of its layers."""
+        for critic in self.critics:
+            critic.reset_parameters_recursive()  # pyright: ignore[reportCallIssue]
+
+
+def policy_steps(actor: nn.Module) -> list[Any] | None:
+    """The modules of a policy if each can be called by tensors and the last one makes the distribution."""
+    if type(actor) not in (ProbabilisticActor, ProbabilisticTensorDictSequential) or actor.return_composite:
+        return None
+    *steps, last = actor.module if isinstance(actor.module, nn.ModuleList) else (None,)
+    if type(last) in (ProbabilisticTensorDictModule, SafeProbabilisticModule) and all(map(takes_tensors, steps)):
+        return [*steps, last]
+    return None
+
+
+def policy_distribution(
+    actor: Any, steps: list[Any] | None, entries: Mapping[NestedKey, Tensor], size: torch.Size
+) -> torch.distributions.Distribution:
+    """What ``actor.get_dist`` returns; ``steps`` are those of :func:`policy_steps`."""
+    if steps is None or any(_has_hooks(step) for step in steps):
+        return actor.get_dist(TensorDict(dict(entries), size))
+    entries = dict(entries)
+    for step in steps[:-1]:
+        entries.update(_outputs(step, entries))
+    return steps[-1].get_dist(entries)
