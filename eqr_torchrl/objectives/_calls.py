@@ -53,7 +53,8 @@ def _find_slots(params: Any, module: nn.Module, slots: list[tuple[dict[str, Any]
 def leaves(params: TensorDictParams) -> dict[tuple[str, ...], Tensor]:
     """Parameters and buffers by their names."""
     found: dict[tuple[str, ...], Tensor] = {}
-    _collect(params._param_td._tensordict, (), found)
+    root: Any = params._param_td
+    _collect(root._tensordict, (), found)
     return found
 
 

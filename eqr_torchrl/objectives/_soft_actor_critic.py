@@ -362,7 +362,7 @@ class SoftActorCriticLoss(LossModule):
     def _forward_value_estimator_keys(self, **kwargs) -> None:
         if "qvalue_network" in self.__dict__:
             for _, _, critics in (self._online, self._target):
-                critics.value_key = self.tensor_keys.state_action_value  # pyright: ignore[reportAttributeAccessIssue]
+                critics.value_key = self.tensor_keys.state_action_value  # pyright: ignore[reportArgumentType]
         self._in_keys = None
 
     @property
@@ -412,7 +412,7 @@ def required(tensordict: TensorDictBase, key: NestedKey, where: str = "the batch
 
 def _as_critics(qvalue_network: Any, num_qvalue_nets: int | None) -> list[TensorDictModule]:
     single = isinstance(qvalue_network, nn.Module) and not isinstance(qvalue_network, nn.ModuleList)
-    critics = [qvalue_network] if single else list(qvalue_network)
+    critics: list[Any] = [qvalue_network] if single else list(qvalue_network)  # pyright: ignore[reportArgumentType]
     count = len(critics) if num_qvalue_nets is None else num_qvalue_nets
     if count < 1 or not (single or len(critics) == count):
         raise ValueError(
