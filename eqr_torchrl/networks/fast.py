@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from functools import partial, reduce
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -98,7 +99,7 @@ class _FastSequential(nn.Module):
         Where torch's tanh is slow, half a tanh is enough between linear layers, as the sigmoid of twice its argument
         minus one half: the factors two move into the weights on both sides, which does not round them.
         """
-        layers = list(self.network.children())
+        layers: list[Any] = list(self.network.children())
         linear = [i for i, layer in enumerate(layers) if _is_linear(layer)]
         tanh = [i + 1 for i in linear if i + 2 in linear and type(layers[i + 1]) is Tanh]
         activation, factor = (torch.tanh_, 1) if mkl_uses_avx512() else (_half_tanh, 2)
