@@ -231,9 +231,9 @@ def test_grad_vmap_and_jvp_of_torch_func_are_those_of_the_definition(kappa):
     gradients = [torch.func.grad(lambda q, f=f: f(q, y).sum())(theta) for f in (ours, definition)]
     torch.testing.assert_close(*gradients)
     torch.testing.assert_close(torch.func.vmap(torch.func.grad(ours))(theta, y), gradients[1])
-    for found, wanted in zip(*(torch.func.jvp(lambda q, f=f: f(q, y), (theta,), (tangent,)) for f in (ours, definition)),
-                             strict=True):  # fmt: skip
-        torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(
+        *(torch.func.jvp(lambda q, f=f: f(q, y), (theta,), (tangent,)) for f in (ours, definition))
+    )
     hessians = [torch.func.hessian(lambda q, f=f: f(q, y[0]))(theta[0]) for f in (ours, definition)]
     torch.testing.assert_close(*hessians)
     assert bool(hessians[0].any()) == (kappa > 0)
