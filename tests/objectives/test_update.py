@@ -78,3 +78,33 @@ def test_a_replayed_update_is_the_eager_one():
         reports.append(torch.stack([update()["loss_qvalue"].clone() for _ in range(12)]))
     assert (reports[0].diff() < 0).all()  # each update learns
     torch.testing.assert_close(*reports, rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_can_be_clipped_before_the_step_and_a_scheduler_steps_after_it():
+    loss, _, updater = make_parts()
+    optimizer = torch.optim.SGD(loss.parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
+    before = [p.detach().clone() for p in loss.parameters()]
+    update = make_update(
+        loss,
+        optimizer,
+        updater,
+        before_step=lambda: torch.nn.utils.clip_grad_norm_(loss.parameters(), 1e-2),
+        after_step=scheduler.step,
+    )
+    update(toy_batch(B=4, M=2, K=3))
+    step = sum((p.detach() - old).square().sum() for p, old in zip(loss.parameters(), before, strict=True)).sqrt()
+    torch.testing.assert_close(step, torch.tensor(1e-2), rtol=1e-3, atol=0.0)  # SGD at rate 1: the clipped norm
+    assert optimizer.param_groups[0]["lr"] == 0.5
+
+
+def test_a_delayed_policy_learns_in_every_other_update_and_the_critic_in_each():
+    loss, optimizer, updater = make_parts()
+    update = make_update(loss, optimizer, updater, policy_every=2)
+    for policy_moves in (False, True, False, True):
+        before = {name: value.detach().clone() for name, value in loss.named_parameters()}
+        update(toy_batch(B=4, M=2, K=3))
+        for name, value in loss.named_parameters():
+            assert torch.equal(value, before[name]) != (policy_moves or name.startswith("qvalue")), name
+    with pytest.raises(ValueError, match="policy_every must be at least 1, and 1 with cuda_graph: got 0"):
+        make_update(loss, optimizer, updater, policy_every=0)
