@@ -65,7 +65,6 @@ def plot_value_distribution(
                 density_axes.plot(
                     members[i], np.full(members[i].size, baseline), "o", color=colour, markersize=3.5, fillstyle="none"
                 )
-        figure.suptitle(title, fontsize=8)
         value = "value (discounted return)"
         density_axes.set(xlabel=value, ylabel="posterior density / peak", yticks=[0, 0.5, 1])
         quantile_axes.set(xlabel="quantile level", ylabel=value, xlim=(0, 1))
@@ -74,7 +73,10 @@ def plot_value_distribution(
             handles.append(legend_key("--", "real returns (ticks), mean"))
         if members is not None:
             handles.append(legend_key("o", "value in each ensemble member"))
-        figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 4))
+        figure.legend(
+            handles=handles, loc="outside upper center", ncols=min(len(handles), 4), title=title or None,
+            title_fontsize=8,
+        )  # fmt: skip
     return Path(path)
 
 

@@ -56,7 +56,7 @@ def plot_start_values(
         >>> from eqr_torchrl.world_models import GaussianEnsemble
         >>> model_env = ModelBasedEnv(GaussianEnsemble(3, 1, num_members=5), toy_env(), termination_fn=never_terminates)
         >>> plot_start_values(toy_env(), toy_actor(), toy_critic(), model_env, folder / "start.png", gamma=0.5)[:6]
-        'Critic'
+        'The cr'
     """
     observation = torch.stack([env.reset()["observation"] for _ in range(num_states)])
     quantiles = value_quantiles(critic, policy, observation, num_actions=32, seed=seed).cpu()  # [R, N]
@@ -67,10 +67,12 @@ def plot_start_values(
         model_env, policy, observation, horizon=horizon, gamma=gamma, num_rollouts=num_rollouts, alpha=alpha, seed=seed
     ).returns.mean(-1).cpu()  # fmt: skip
     error = (quantiles.mean(-1) - members.mean(-1)).square().mean().sqrt().item()
-    spread = max(values.var(-1, correction=0).mean().sqrt().item() for values in (quantiles, members))
-    state = "not converged: critic" if error > 2 * spread else "critic"
-    title = f"{state} is {error:.3g} from its models (spread {spread:.3g}); not compared with real episodes"
-    title = title[0].upper() + title[1:]
+    critic_std, member_std = (x.var(-1, correction=0).mean().sqrt().item() for x in (quantiles, members))
+    verdict = "Not converged: the" if error > 2 * max(critic_std, member_std) else "The"
+    title = (
+        f"{verdict} critic is {error:.3g} from its models; standard deviation {critic_std:.3g}, of its models "
+        f"{member_std:.3g}; not compared with real episodes"
+    )
     labels = [f"start state {i + 1}" for i in range(num_states)]
     plot_value_distribution(quantiles, labels, path, member_values=members, title=title)
     return title
