@@ -1,9 +1,11 @@
 """One tidy table of all long runs, and what they were run with.
 
-    python benchmarks/collect_runs.py runs/a runs/b --commit 78220b8 --hardware "one core of ..." --experiment NAME
+    python benchmarks/collect_runs.py runs/a runs/b --commit 78220b8 --hardware "one core of ..." \\
+        --settings "one setting" --command "python examples/eqr_sac.py ... seed=SEED"
 
-Appends the evaluations of each run folder to benchmarks/results/runs.csv (mean return of each evaluation) and a row to
-benchmarks/results/runs_info.csv. A run that is there already is replaced.
+Writes the evaluations of each run folder into benchmarks/results/runs.csv (mean return of each evaluation) and a row
+into benchmarks/results/runs_info.csv. A run that is there already is replaced. CPU seconds are those of the whole run,
+in the row of its last evaluation, from a file FOLDER.time with "cpu_user S cpu_sys S"; without it they stay empty.
 """
 
 from __future__ import annotations
@@ -13,25 +15,40 @@ import csv
 import re
 from collections import defaultdict
 from pathlib import Path
+from statistics import mean
 
 RESULTS = Path(__file__).parent / "results"
-CURVES = ("env", "algorithm", "utility", "seed", "env_steps", "episode_return", "commit")
-INFO = ("env", "algorithm", "utility", "seed", "env_steps", "commit", "command", "hardware", "seconds", "note")
-RUN = ("env", "algorithm", "utility", "seed", "commit")
+RUN: tuple[str, ...] = ("env", "algorithm", "utility", "settings", "seed", "run")
+CURVES: tuple[str, ...] = (*RUN, "env_steps", "episode_return", "cpu_seconds", "commit")
+INFO: tuple[str, ...] = (*RUN, "env_steps", "commit", "command", "hardware", "seconds", "note")
 
 
-def evaluations(folder: Path, commit: str, algorithm: str | None) -> list[dict[str, str]]:
-    """Mean return of each evaluation of one run, under another name of the algorithm if one is given."""
+def evaluations(folder: Path, commit: str, settings: str) -> list[dict[str, str]]:
+    """Mean return of each evaluation of one run."""
     returns: dict[tuple[str, ...], list[float]] = defaultdict(list)
     with (folder / "evaluations.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            row["algorithm"] = algorithm or row["algorithm"]
             key = tuple(row[name] for name in ("env", "algorithm", "utility", "seed", "env_steps"))
             returns[key].append(float(row["episode_return"]))
-    return [
-        dict(zip(CURVES, (*key, f"{sum(values) / len(values):.3f}", commit), strict=True))
+    rows = [
+        dict(
+            zip(
+                CURVES,
+                (*key[:3], settings, key[3], folder.name, key[4], f"{mean(values):.3f}", "", commit),
+                strict=True,
+            )
+        )
         for key, values in returns.items()
     ]
+    rows[-1]["cpu_seconds"] = cpu_seconds(folder)
+    return rows
+
+
+def cpu_seconds(folder: Path) -> str:
+    """CPU time of a whole run, user and system, where a file beside its folder holds it."""
+    path = folder.with_name(folder.name + ".time")
+    found = re.findall(r"cpu_(?:user|sys) ([\d.]+)", path.read_text(encoding="utf-8")) if path.exists() else []
+    return f"{sum(map(float, found)):.0f}" if found else ""
 
 
 def update(path: Path, columns: tuple[str, ...], rows: list[dict[str, str]]) -> None:
@@ -42,7 +59,7 @@ def update(path: Path, columns: tuple[str, ...], rows: list[dict[str, str]]) -> 
         with path.open(encoding="utf-8", newline="") as file:
             old = [row for row in csv.DictReader(file) if tuple(row[name] for name in RUN) not in new]
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, columns)
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(old + rows)
 
@@ -53,18 +70,20 @@ def main() -> None:
     parser.add_argument("--commit", required=True)
     parser.add_argument("--hardware", required=True)
     parser.add_argument("--command", required=True, help="the command, with SEED in place of the seed")
-    parser.add_argument("--algorithm", help="name in the tables, where settings differ from what the run is called")
+    parser.add_argument(
+        "--settings", required=True, help="'one setting', a budget or an experiment: what the figures compare"
+    )
     parser.add_argument("--note", default="")
     args = parser.parse_args()
     curves, info = [], []
     for folder in args.folders:
-        rows = evaluations(folder, args.commit, args.algorithm)
+        rows = evaluations(folder, args.commit, args.settings)
         curves += rows
-        log = folder.with_suffix(".log")
+        log = folder.with_name(folder.name + ".log")
         seconds = re.search(r", (\d+) s$", log.read_text(encoding="utf-8").strip()) if log.exists() else None
         last = rows[-1]
         info.append(
-            {name: last[name] for name in (*RUN, "env_steps")}
+            {name: last[name] for name in (*RUN, "env_steps", "commit")}
             | {"command": args.command.replace("SEED", last["seed"]), "hardware": args.hardware, "note": args.note}
             | {"seconds": seconds.group(1) if seconds else ""}
         )

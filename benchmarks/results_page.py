@@ -1,12 +1,13 @@
-"""Writes docs/reproduce/results.md and its figures from the CSV files of benchmarks/results.
+"""Writes docs/reproduce/results.md, results_appendix.md and their figures from the CSV files of benchmarks/results.
 
     python benchmarks/results_page.py
 
-Returns come from runs.csv (env, algorithm, utility, seed, env_steps, episode_return) and from the older files of single
-studies; commit, command, hardware and time from runs_info.csv. A run is on the page whether or not it learned.
+Returns come from runs.csv and from the older files of single studies; commit, command, hardware and time from
+runs_info.csv. The page shows whole runs, one per seed, the newest; the appendix every run, whether or not it learned.
 """
 
-# pyright: reportGeneralTypeIssues=false
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportOptionalMemberAccess=false
 # The annotations of pandas are wider than what these calls return.
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from suite import SETTINGS, draw_suite, suite_section
 
 from eqr_torchrl.lab.comparison import learning_curves, read_runs
 from eqr_torchrl.lab.figures import COLOURS, LINES, saved_figure
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-#: Files from before runs.csv, of runs with the published model and fit; the label distinguishes them from later runs.
-EARLIER = {"cheetah_run.csv": "eqr_sac (published fit)", "mountain_car.csv": "eqr_sac (published fit)"}
+EARLIER = ("cheetah_run.csv", "mountain_car.csv")  # from before runs.csv, with the published model and fit
 WINDOW = 5  # evaluations in a trailing mean, as in published_means.csv
-RUN = ["env", "algorithm", "utility", "seed"]
+KEY = ["env", "algorithm", "utility", "settings"]
+RUN = [*KEY, "seed", "run"]
+MOST = 3  # settings in a figure
 INFO = ["commit", "seconds", "hardware", "command", "note"]
 NOTES = {
     "cheetah_run.csv": "`benchmarks/results/README.md`",
@@ -36,49 +39,88 @@ HEAD = """% Written by benchmarks/results_page.py from benchmarks/results/*.csv.
 
 # Results
 
-Every task and algorithm that was run with this package, failed runs included. These are short runs on CPUs: the paper's
-benchmark of 250,000 steps, 16 tasks and ten seeds has not been repeated.
+These are short runs on CPUs: the paper's benchmark of 250,000 steps, 16 tasks and ten seeds has not been repeated.
 
 - **Figures.** Thin lines are seeds, each the trailing mean of five evaluations; the thick line is their mean, up to the
-  last step that all of them reached, without runs that were stopped or made for tuning ("stopped", with notes below
-  the tables). Black marks with bars are the published means of ten seeds with their standard
+  last step that all of them reached. Black marks with bars are the published means of ten seeds with their standard
   errors {cite:p}`luis2024value`, with settings that may differ from ours ({doc}`deviations`).
 - **Tables.** "Last" is the mean of the last five evaluations of a run, "best" the highest such mean. Returns are as the
   environment pays them, `reward_scale` included: `-x0.5` in a name halves all rewards.
 - **Few seeds.** Two or three seeds show that something works, not how often ({doc}`../evaluating`).
+- **Left out here:** tuning, runs that were stopped, earlier runs of the same seed. {doc}`results_appendix` has all of
+  them, failures included, with commits and commands.
+"""
 
-Rebuild this page with `python benchmarks/results_page.py`. The rows are in `benchmarks/results/`.
+APPENDIX = """% Written by benchmarks/results_page.py from benchmarks/results/*.csv. Edit those, not this page.
+
+# Results: every run
+
+Every task and algorithm that was run with this package, failed, stopped and tuning runs included. {doc}`results` has
+the figures and says what the columns mean; the rows are in `benchmarks/results/`.
 """
 
 
 def read_results(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Evaluations of all runs, and what is known of each run: commit, seconds, hardware, command."""
-    earlier = read_runs([f"{label}={folder / name}" for name, label in EARLIER.items()])
-    earlier["file"] = earlier["file"].map(lambda file: Path(file).name)
+    earlier = read_runs([folder / name for name in EARLIER])
+    earlier = earlier.assign(
+        file=[Path(file).name for file in earlier["file"]], settings="published fit", run="earlier"
+    )
     text = dict.fromkeys([*RUN, *INFO], str)
     runs, info = (
         pd.read_csv(folder / name, dtype=text, keep_default_na=False) for name in ("runs.csv", "runs_info.csv")
     )
-    newest = info.groupby(RUN[:3])["commit"].last().to_dict()
-    for table in (runs, info):  # other commits are other settings
-        current = [newest[tuple(row)] for row in table[RUN[:3]].to_numpy()]
-        table["algorithm"] += [
-            "" if commit == last else f" ({commit[:7]})" for commit, last in zip(table["commit"], current, strict=True)
-        ]
     return pd.concat([earlier, runs.assign(file="runs.csv")], ignore_index=True), info
 
 
-def task_section(task: str, curves: pd.DataFrame, info: pd.DataFrame, source: dict[Any, str]) -> str:
-    """Heading, figure, table of runs and commands of one task."""
+def smoothed_curves(evaluations: pd.DataFrame) -> pd.DataFrame:
+    """Trailing mean of each run: that of :func:`learning_curves`, for which a seed is one run."""
+    keys = evaluations[RUN].agg("\n".join, axis=1)
+    curves = learning_curves(evaluations.assign(seed=keys), smoothing=WINDOW)
+    return curves.assign(**dict(zip(RUN, zip(*curves["seed"].str.split("\n"), strict=True), strict=True)))
+
+
+def main_runs(curves: pd.DataFrame, info: pd.DataFrame) -> pd.DataFrame:
+    """Curves of one task for its figure: whole runs, the newest of each seed, of one setting or of the few best known.
+
+    Where the one setting was run, it is shown alone; elsewhere the settings with the most seeds, the longest first.
+    """
+    whole = info[info["note"] == ""].drop_duplicates([*KEY, "seed"], keep="last")
+    known = curves.merge(whole[RUN])
+    known = known if len(known) else curves
+    if (known["settings"] == SETTINGS).any():
+        return known[known["settings"] == SETTINGS]
+    size = known.groupby(KEY).agg(seeds=("seed", "nunique"), steps=("env_steps", "max"))
+    best = size.sort_values(["seeds", "steps"], ascending=False).index[:MOST]
+    return known[pd.MultiIndex.from_frame(known[KEY]).isin(best)]
+
+
+def main_section(task: str, curves: pd.DataFrame) -> str:
+    """Heading, figure and table of the settings in the figure of one task."""
     lines = [
         f"\n## {task}\n",
-        f"![Returns of all runs on {task} against environment steps]({figure_path(task).as_posix()})\n",
+        f"![Returns on {task} against environment steps]({figure_path(task).as_posix()})\n",
+        "| algorithm, utility | settings | seeds | steps | last, seed by seed | best |",
+        "|---|---|---|---|---|---|",
     ]
-    lines += ["| algorithm, utility | seed | steps | last | best | commit | minutes |", "|---|---|---|---|---|---|---|"]
+    for (_, algorithm, utility, settings), group in curves.groupby(KEY):
+        seeds = [run["episode_return"] for _, run in group.groupby("seed")]
+        last, best = (", ".join(f"{value:z.1f}" for value in values) for values in
+                      ([s.iloc[-1] for s in seeds], [s.max() for s in seeds]))  # fmt: skip
+        name = f"`{algorithm}`, {utility}" if utility else f"`{algorithm}`"
+        steps = int(group.groupby("seed")["env_steps"].max().min())
+        lines.append(f"| {name} | {settings} | {len(seeds)} | {steps:,} | {last} | {best} |")
+    return "\n".join(lines) + "\n"
+
+
+def task_section(task: str, curves: pd.DataFrame, info: pd.DataFrame, source: dict[Any, str]) -> str:
+    """Heading, table of all runs and commands of one task."""
+    lines = [f"\n## {task}\n"]
+    lines += ["| algorithm, utility | settings | seed | steps | last | best | commit | minutes |", "|---" * 8 + "|"]
     commands, notes, hardware = {}, set(), set()
     notes_of_runs: list[str] = []
     for run, curve in curves.groupby(RUN, sort=True):
-        _, algorithm, utility, seed = run
+        _, algorithm, utility, settings, seed, _ = run
         found = info[(info[RUN].astype(str) == [str(part) for part in run]).all(axis=1)]
         row = found.iloc[0] if len(found) else dict.fromkeys(INFO, "")
         minutes = f"{float(row['seconds']) / 60:.0f}" if row["seconds"] else ""
@@ -86,9 +128,9 @@ def task_section(task: str, curves: pd.DataFrame, info: pd.DataFrame, source: di
         name = f"`{algorithm}`, {utility}" if utility else f"`{algorithm}`"
         commit = f"`{str(row['commit'])[:7]}`" if row["commit"] else "see below"
         steps = int(curve["env_steps"].max())
-        lines.append(f"| {name} | {seed} | {steps:,} | {last:z.1f} | {best:z.1f} | {commit} | {minutes} |")
+        lines.append(f"| {name} | {settings} | {seed} | {steps:,} | {last:z.1f} | {best:z.1f} | {commit} | {minutes} |")
         if row["note"]:
-            notes_of_runs.append(f"- Seed {seed} of {name}: {row['note']}.")
+            notes_of_runs.append(f"- Seed {seed} of {name}, {settings}, at {commit}: {row['note']}.")
         if row["command"]:
             commands.setdefault(without_seed(str(row["command"])), None)
         else:
@@ -129,40 +171,28 @@ def figure_path(task: str) -> Path:
     return Path("figures") / f"results_{task.replace('/', '_').replace('.', '_')}.png"
 
 
-def count_of_seeds(whole: int, partial: int) -> str:
-    """How many seeds a curve has, and how many runs are not in its mean."""
-    parts = [f"{whole} seed{'s' * (whole > 1)}"] * (whole > 0) + [f"{partial} stopped"] * (partial > 0)
-    return ", ".join(parts)
-
-
-def draw(task: str, curves: pd.DataFrame, published: pd.DataFrame, partial: set[Any], path: Path) -> None:
-    """Seeds, their mean without the ``partial`` runs, and published means of one task."""
+def draw(task: str, curves: pd.DataFrame, published: pd.DataFrame, path: Path) -> None:
+    """Seeds, their mean, and the published means of one task, of the utility that ours has, if there are any."""
     limit = curves["env_steps"].max()
-    shown = published[(published["env"] == task) & (published["env_steps"] <= limit)].groupby(["algorithm", "utility"])
-    groups = curves.groupby(["algorithm", "utility"])
-    with saved_figure(path, 4.4, 2.5 + 0.16 * (groups.ngroups + shown.ngroups)) as figure:
+    shown = published[(published["env"] == task) & (published["env_steps"] <= limit)]
+    same = shown[shown["utility"].isin(curves["utility"].unique())]
+    shown = same if len(same) else shown[shown["utility"] == shown["utility"].min()]
+    with saved_figure(path, 4.4, 3.0) as figure:
         panel = figure.subplots()
-        for i, ((algorithm, utility), group) in enumerate(groups):
+        for i, ((_, algorithm, _, settings), group) in enumerate(curves.groupby(KEY)):
             colour, line = COLOURS[i % len(COLOURS)], LINES[i // len(COLOURS) % len(LINES)]
             table = group.pivot(index="env_steps", columns="seed", values="episode_return")
             for seed in table:
                 seen = table[seed].dropna()
                 panel.plot(seen.index, seen, line, color=colour, linewidth=0.6, alpha=0.6)
-            whole = [seed for seed in table if (task, algorithm, utility, seed) not in partial]
-            common = table[whole or table.columns].dropna().mean(axis=1)
-            name = f"{algorithm} {utility}".strip() + f" ({count_of_seeds(len(whole), table.shape[1] - len(whole))})"
-            panel.plot(common.index, common, line, color=colour, linewidth=1.8 if whole else 0.6, label=name)
-        for i, ((algorithm, utility), group) in enumerate(shown):
-            style: dict[str, Any] = {
-                "fmt": "os"[i % 2],
-                "color": "black",
-                "markersize": 3.5,
-                "capsize": 2,
-                "linewidth": 0.8,
-            }
+            common, count = table.dropna().mean(axis=1), table.shape[1]
+            name = f"{algorithm}, {settings.split('/')[0]} ({count} seed{'s' * (count > 1)})"
+            panel.plot(common.index, common, line, color=colour, linewidth=1.8, label=name)
+        if len(shown):
             panel.errorbar(
-                group["env_steps"], group["mean"], group["sem"], label=f"published {algorithm} {utility}", **style
-            )
+                shown["env_steps"], shown["mean"], shown["sem"], label=f"published, {shown['algorithm'].iloc[0]}",
+                fmt="o", color="black", markersize=3.5, capsize=2, linewidth=0.8,
+            )  # fmt: skip
         panel.set(xlabel="environment steps", ylabel="return", xlim=(0, 1.03 * limit))
         panel.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value else "0")
         figure.legend(loc="outside upper left", fontsize=8)
@@ -178,14 +208,22 @@ def main() -> None:
     args = parser.parse_args()
     evaluations, info = read_results(args.results)
     published = pd.read_csv(RESULTS / "published_means.csv", comment="#")
-    curves = learning_curves(evaluations, smoothing=WINDOW)
+    others = pd.read_csv(RESULTS / "other_systems.csv", comment="#")
+    curves = smoothed_curves(evaluations)
     source = evaluations.groupby(RUN)["file"].first().to_dict()
-    partial = set(info.loc[info["note"] != "", RUN].itertuples(index=False, name=None))
-    sections = [HEAD]
-    for task, of_task in curves.groupby("env", sort=True):
-        draw(str(task), of_task, published, partial, args.out / figure_path(str(task)))
-        sections.append(task_section(str(task), of_task, info, source))
-    (args.out / "results.md").write_text("".join(sections), encoding="utf-8")
+    page, appendix = [HEAD], [APPENDIX]
+    sections = {str(task): main_runs(of_task, info) for task, of_task in curves.groupby("env", sort=True)}
+    suite = pd.concat(sections.values(), ignore_index=True)
+    suite = suite[(suite["settings"] == SETTINGS) & suite["env"].str.startswith("dmc/")]
+    if len(suite):
+        draw_suite(suite, others, args.out / "figures" / "suite.png")
+        page.append(suite_section(suite, others, Path("figures") / "suite.png"))
+    for task, shown in sections.items():
+        draw(task, shown, published, args.out / figure_path(task))
+        page.append(main_section(task, shown))
+        appendix.append(task_section(task, curves[curves["env"] == task], info, source))
+    (args.out / "results.md").write_text("".join(page), encoding="utf-8")
+    (args.out / "results_appendix.md").write_text("".join(appendix), encoding="utf-8")
     print(f"{args.out / 'results.md'}: {len(source)} runs of {curves['env'].nunique()} tasks")
 
 

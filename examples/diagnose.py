@@ -269,7 +269,7 @@ def completed(
 
 def entry_names(env: EnvBase, size: int) -> list[str]:
     """Names of the entries of the state: ``env.entry_names``, where the environment has them."""
-    names = list(getattr(env, "entry_names", None) or ())
+    names: list[str] = list(getattr(env, "entry_names", None) or [])
     return names if len(names) == size else [f"state entry {i}" for i in range(size)]
 
 

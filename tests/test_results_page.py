@@ -9,62 +9,73 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-HEADER = "env,algorithm,utility,seed,env_steps,episode_return"
+HEADER = "env,algorithm,utility,settings,seed,run,env_steps,episode_return,cpu_seconds,commit"
+INFO = "env,algorithm,utility,settings,seed,run,env_steps,commit,command,hardware,seconds,note"
+SUITE = {"dmc/cheetah-run": 400.0, "dmc/walker-run": 200.0}
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory) -> str:
-    """The page of one task: returns 1 to 10 with seed 0, zeros with seed 1, and a run that has no command."""
+def pages(tmp_path_factory) -> tuple[str, str]:
+    """Page and appendix: a task with returns 1 to 10, zeros, and earlier runs; two tasks of the suite with one run."""
     pytest.importorskip("pandas")
     pytest.importorskip("matplotlib")
     folder = tmp_path_factory.mktemp("results")
-    rows = [f"reach,sac,,0,{step},{step}.0,abcdef123" for step in range(1, 11)]
-    rows += [f"reach,sac,,1,{step},0.0,abcdef123" for step in range(1, 11)]
-    rows += ["reach,old,,0,1,-0.01,abcdef123", "reach,sac,,0,1,7.0,fedcba987"]
-    (folder / "runs.csv").write_text("\n".join([f"{HEADER},commit", *rows]) + "\n")
-    info = "env,algorithm,utility,seed,env_steps,commit,command,hardware,seconds,note"
-    runs = ["reach,sac,,0,1,fedcba987,python examples/sac.py tau=1 seed=0,a laptop,60,"]
-    runs += [
-        f"reach,sac,,{seed},10,abcdef123,python examples/sac.py seed={seed},a laptop,120,{note}"
-        for seed, note in ((0, ""), (1, "stopped early"))
+    rows = [f"reach,sac,,quick,0,a,{step},{step}.0,,abcdef123" for step in range(1, 11)]
+    rows += [f"reach,sac,,quick,1,b,{step},0.0,,abcdef123" for step in range(1, 11)]
+    rows += ["reach,old,,quick,0,c,1,-0.01,,abcdef123", "reach,sac,,quick,0,d,1,7.0,,fedcba987"]
+    rows += [
+        f"{env},sac,,one setting,0,e,{step},{value},,abcdef123" for env, value in SUITE.items() for step in (5, 10)
     ]
-    runs.append('reach,old,,0,1,abcdef123,"as sac, with an earlier fit, seed=0",a laptop,,')
-    (folder / "runs_info.csv").write_text("\n".join([info, *runs]) + "\n")
+    rows.append("dmc/walker-run,sac,,laptop,0,f,10,900.0,,abcdef123")
+    (folder / "runs.csv").write_text("\n".join([HEADER, *rows]) + "\n")
+    runs = ["reach,sac,,quick,0,d,1,fedcba987,python examples/sac.py tau=1 seed=0,a laptop,60,"]
+    runs += [
+        f"reach,sac,,quick,{seed},{run},10,abcdef123,python examples/sac.py seed={seed},a laptop,120,{note}"
+        for seed, run, note in ((0, "a", ""), (1, "b", "stopped early"))
+    ]
+    runs.append('reach,old,,quick,0,c,1,abcdef123,"as sac, with an earlier fit, seed=0",a laptop,,')
+    runs += [f"{env},sac,,one setting,0,e,10,abcdef123,python,a laptop,," for env in SUITE]
+    runs.append("dmc/walker-run,sac,,laptop,0,f,10,abcdef123,python,a laptop,,")
+    (folder / "runs_info.csv").write_text("\n".join([INFO, *runs]) + "\n")
     for name in ("cheetah_run.csv", "mountain_car.csv"):
-        (folder / name).write_text(f"{HEADER}\n{Path(name).stem},eqr_sac,mean,0,1000,5.0\n")
+        (folder / name).write_text(
+            f"env,algorithm,utility,seed,env_steps,episode_return\n{Path(name).stem},eqr_sac,mean,0,1000,5.0\n"
+        )
     script = ROOT / "benchmarks" / "results_page.py"
     subprocess.run([sys.executable, script, "--results", folder, "--out", folder], check=True, capture_output=True)
-    assert (folder / "figures" / "results_reach.png").stat().st_size > 0
-    return (folder / "results.md").read_text()
+    for name in ("results_reach", "suite"):
+        assert (folder / "figures" / f"{name}.png").stat().st_size > 0
+    return (folder / "results.md").read_text(), (folder / "results_appendix.md").read_text()
 
 
-def test_last_and_best_are_means_of_five_evaluations(page):
-    # (6 + 7 + 8 + 9 + 10) / 5 = 8, the highest of all windows of 1 to 10
-    assert "| `sac` | 0 | 10 | 8.0 | 8.0 | `abcdef1` | 2 |" in page
+def test_the_page_shows_the_newest_whole_run_of_each_seed(pages):
+    # seed 1 was stopped, and the run of one step with a return of 7 is an earlier one: (6 + 7 + 8 + 9 + 10) / 5 = 8
+    assert "| `sac` | quick | 1 | 10 | 8.0 | 8.0 |" in pages[0]
+    assert "abcdef" not in pages[0]
 
 
-def test_a_setting_of_an_earlier_commit_is_named_after_it(page):
-    assert "| `sac (fedcba9)` | 0 | 1 | 7.0 | 7.0 | `fedcba9` | 1 |" in page
+def test_the_one_setting_is_aggregated_over_its_tasks_and_shown_alone(pages):
+    # (400 + 200) / 2,000 = 0.3; published there at 25,000 steps 345 and 197, at 100,000 steps 651 and 608
+    assert "2 runs of 2 of the 16 tasks, each with the same setting, after 10 steps: mean of" in pages[0]
+    assert "return / 1,000 0.300 (0.300 to 0.300), interquartile" in pages[0]
+    assert "| dmc/cheetah-run | 1 | 400 | 345 | 651 |" in pages[0]
+    assert "| dmc/walker-run | 1 | 200 | 197 | 608 |" in pages[0]
+    assert "laptop |" not in pages[0]
+    assert "| `sac` | laptop | 0 | 10 | 900.0 |" in pages[1]
 
 
-def test_a_run_that_did_not_learn_is_shown_with_its_note(page):
-    assert "| `sac` | 1 | 10 | 0.0 | 0.0 | `abcdef1` | 2 |" in page
-    assert "- Seed 1 of `sac`: stopped early." in page
-
-
-def test_a_return_that_rounds_to_zero_has_no_sign(page):
-    assert "| `old` | 0 | 1 | 0.0 | 0.0 |" in page
-
-
-def test_what_is_not_a_command_is_a_comment(page):
-    assert "\n# as sac, with an earlier fit, seed=SEED\n" in page
-
-
-def test_seeds_share_one_command(page):
-    assert page.count("python examples/sac.py seed=SEED") == 1
+def test_the_appendix_has_every_run_with_its_commit_note_and_command(pages):
+    page = pages[1]
+    assert "| `sac` | quick | 0 | 10 | 8.0 | 8.0 | `abcdef1` | 2 |" in page
+    assert "| `sac` | quick | 0 | 1 | 7.0 | 7.0 | `fedcba9` | 1 |" in page
+    assert "| `sac` | quick | 1 | 10 | 0.0 | 0.0 | `abcdef1` | 2 |" in page
+    assert "- Seed 1 of `sac`, quick, at `abcdef1`: stopped early." in page
+    assert "| `old` | quick | 0 | 1 | 0.0 | 0.0 |" in page  # a return that rounds to zero has no sign
+    assert "\n# as sac, with an earlier fit, seed=SEED\n" in page  # what is no command is a comment
+    assert page.count("python examples/sac.py seed=SEED") == 1  # seeds share one
     assert "Hardware: a laptop." in page
 
 
-def test_runs_of_single_studies_are_labelled_and_refer_to_their_notes(page):
-    assert page.count("| `eqr_sac (published fit)`, mean | 0 | 1,000 | 5.0 | 5.0 | see below |") == 2
-    assert "{doc}`mountain_car`" in page
+def test_runs_of_single_studies_refer_to_their_notes(pages):
+    assert pages[1].count("| `eqr_sac`, mean | published fit | 0 | 1,000 | 5.0 | 5.0 | see below |") == 2
+    assert "{doc}`mountain_car`" in pages[1]

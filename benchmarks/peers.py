@@ -1,0 +1,219 @@
+"""What a user would pick instead: SAC and TQC of stable-baselines3 at their defaults, and ours, by steps and CPU time.
+
+    pip install -e '.[peers,examples]'
+    python benchmarks/peers.py --agents sac tqc ours --seeds 0 1 --cpu-seconds 900
+    python benchmarks/peers.py --figure docs/reproduce/figures/peers.png
+
+One thread each. Every evaluation adds a row to benchmarks/results/peers.csv; a run that is finished there is skipped,
+an unfinished one starts again. CPU seconds are user and system time of the process: without evaluations for the peers,
+with evaluations and the start of Python for ours. Steps include those before learning starts.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "peers.csv"
+COLUMNS: tuple[str, ...] = ("env", "agent", "seed", "env_steps", "cpu_seconds", "episode_return", "version")
+TASKS = {  # ours, as on its command line
+    "dmc/cheetah-run": "env=dmc/cheetah-run",
+    "dmc/pendulum-swingup": "env=dmc/pendulum-swingup",
+    "MountainCarContinuous-v0-x0.5": "env=mountain_car env.reward_scale=0.5",
+}
+AGENTS = {"sac": "SAC", "tqc": "TQC", "ours": "ours"}
+
+
+class Suite(gymnasium.Env):
+    """A DeepMind Control task as Gymnasium has it: observations joined, the time limit truncates."""
+
+    def __init__(self, task: str, seed: int) -> None:
+        from dm_control import suite
+
+        self._env = suite.load(*task.split("-", 1), task_kwargs={"random": seed})
+        action, size = self._env.action_spec(), self._vector(self._env.reset().observation).size
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+        self.action_space = gymnasium.spaces.Box(
+            action.minimum.astype(np.float32), action.maximum.astype(np.float32), dtype=np.float32
+        )
+
+    @staticmethod
+    def _vector(observation: Any) -> np.ndarray:
+        return np.concatenate([np.ravel(part) for part in observation.values()]).astype(np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        return self._vector(self._env.reset().observation), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
+        step = self._env.step(action)
+        terminated = step.last() and step.discount == 0
+        return self._vector(step.observation), float(step.reward), terminated, step.last() and not terminated, {}
+
+
+def make_gym(task: str, seed: int) -> gymnasium.Env:
+    """The task for the peers, with the rewards that ours gets."""
+    if task.startswith("dmc/"):
+        return Suite(task.removeprefix("dmc/"), seed)
+    name, scale = task.rsplit("-x", 1)
+    return gymnasium.wrappers.TransformReward(gymnasium.make(name), lambda reward: float(scale) * float(reward))
+
+
+def run_peer(agent: str, task: str, seed: int, args: argparse.Namespace, write: Any) -> None:
+    """Trains SAC or TQC at their defaults."""
+    import sb3_contrib
+    import stable_baselines3
+    import torch
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.evaluation import evaluate_policy
+    from stable_baselines3.common.monitor import Monitor
+
+    torch.set_num_threads(1)
+    eval_env = Monitor(make_gym(task, seed + 1000))
+
+    class Evaluate(BaseCallback):
+        begin, paused = time.process_time(), 0.0
+
+        def _on_step(self) -> bool:
+            spent = time.process_time() - self.begin - self.paused
+            if self.num_timesteps % args.every == 0:
+                returns, _ = evaluate_policy(self.model, eval_env, n_eval_episodes=1, deterministic=True)
+                self.paused = time.process_time() - self.begin - spent
+                write(self.num_timesteps, spent, returns, f"stable-baselines3 {stable_baselines3.__version__}")
+            return spent < args.cpu_seconds
+
+    kind = stable_baselines3.SAC if agent == "sac" else sb3_contrib.TQC
+    model = kind("MlpPolicy", make_gym(task, seed), seed=seed, device="cpu")
+    model.learn(args.steps, callback=Evaluate())
+
+
+def run_ours(task: str, seed: int, args: argparse.Namespace, write: Any) -> None:
+    """Starts the training script and reads its CPU time whenever it has written an evaluation (Linux)."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, ROOT / "examples" / "eqr_sac.py", *shlex.split(TASKS[task]), *shlex.split(args.ours)]
+        command += [f"seed={seed}", f"env_steps={args.steps}", f"eval_every={args.every}", "final_episodes=1"]
+        command += ["num_threads=1", f"run_dir={folder}/run"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+        table, written, spent = Path(folder, "run", "evaluations.csv"), 0, 0.0
+        try:
+            while spent < args.cpu_seconds:
+                ended = process.poll() is not None
+                spent = spent if ended else cpu_of(process.pid)
+                rows = list(csv.DictReader(table.read_text().splitlines())) if table.exists() else []
+                for row in rows[written:]:
+                    steps = int(row["env_steps"]) + int(row["warmup_steps"])
+                    write(steps, spent, float(row["episode_return"]), args.ours)
+                written = len(rows)
+                if ended:
+                    if process.returncode:
+                        raise RuntimeError(f"{shlex.join(map(str, command))} ended with status {process.returncode}.")
+                    return
+                time.sleep(0.5)
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+
+
+def cpu_of(process: int) -> float:
+    """User and system time of a process, in seconds."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """The rows that are there already."""
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines())) if path.exists() else []
+
+
+def train(agent: str, task: str, seed: int, args: argparse.Namespace) -> None:
+    """One run, unless the table has all of it."""
+    mine = {"env": task, "agent": agent, "seed": str(seed)}
+    rows = read_rows(args.results)
+    old = [row for row in rows if all(row[key] == value for key, value in mine.items())]
+    if old and (float(old[-1]["cpu_seconds"]) + float(old[-1]["cpu_seconds"]) / len(old) > args.cpu_seconds
+                or int(old[-1]["env_steps"]) + args.every > args.steps):  # fmt: skip
+        print(f"{agent} on {task} with seed {seed} is finished")
+        return
+    with args.results.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(row for row in rows if row not in old)
+        file.flush()
+
+        def write(steps: int, cpu: float, episode_return: float, version: str) -> None:
+            row = mine | {"env_steps": steps, "cpu_seconds": f"{cpu:.1f}", "episode_return": f"{episode_return:.3f}"}
+            writer.writerow(row | {"version": version})
+            file.flush()
+            print(
+                f"{agent} on {task}, seed {seed}: {episode_return:.1f} after {steps} steps and {cpu:.0f} s", flush=True
+            )
+
+        if agent == "ours":
+            run_ours(task, seed, args, write)
+        else:
+            run_peer(agent, task, seed, args, write)
+
+
+def draw(rows: list[dict[str, str]], path: Path) -> None:
+    """Return against steps and against CPU seconds, one column for each task."""
+    from eqr_torchrl.lab.figures import COLOURS, saved_figure
+
+    tasks = [task for task in TASKS if any(row["env"] == task for row in rows)]
+    with saved_figure(path, 6.8, 4.2) as figure:
+        panels = figure.subplots(2, len(tasks), squeeze=False)
+        for column, task in enumerate(tasks):
+            for colour, (agent, name) in zip(COLOURS, AGENTS.items(), strict=False):
+                mine = [row for row in rows if row["env"] == task and row["agent"] == agent]
+                for i, seed in enumerate(sorted({row["seed"] for row in mine})):
+                    run = [row for row in mine if row["seed"] == seed]
+                    returns = [float(row["episode_return"]) for row in run]
+                    for panel, key in zip(panels[:, column], ("env_steps", "cpu_seconds"), strict=True):
+                        label = name if column == i == 0 and key == "env_steps" else None
+                        panel.plot([float(row[key]) for row in run], returns, color=colour, linewidth=1, label=label)
+            panels[0, column].set(title=task.removeprefix("dmc/"), xlabel="environment steps")
+            panels[1, column].set(xlabel="CPU seconds of one thread")
+        for row in panels:
+            row[0].set_ylabel("return")
+        figure.legend(loc="outside upper center", ncols=3)
+
+
+def main() -> None:
+    """Trains what is missing, then draws."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--agents", nargs="*", choices=AGENTS, default=[], help="which to train (none: only draw)")
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--steps", type=int, default=25_000, help="most environment steps of a run (%(default)s)")
+    parser.add_argument("--cpu-seconds", type=float, default=900, help="most CPU seconds of a run (%(default)s)")
+    parser.add_argument("--every", type=int, default=1000, help="steps between evaluations (%(default)s)")
+    parser.add_argument("--ours", default="algorithm=member_values budget=laptop", help="our settings (%(default)s)")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="table (%(default)s)")
+    parser.add_argument("--figure", type=Path, help="file to draw the table into")
+    args = parser.parse_args()
+    for seed in args.seeds:
+        for task in args.tasks:
+            for agent in args.agents:
+                train(agent, task, seed, args)
+    if args.figure:
+        draw(read_rows(args.results), args.figure)
+
+
+if __name__ == "__main__":
+    main()

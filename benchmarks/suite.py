@@ -1,0 +1,104 @@
+"""The aggregate over the DeepMind Control suite: runs of one setting, published means and other systems beside them.
+
+Used by benchmarks/results_page.py. It works with the tasks and seeds that are there, and says how many there are.
+"""
+
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportOptionalMemberAccess=false
+# The annotations of pandas are wider than what these calls return.
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from eqr_torchrl.lab.comparison import (
+    interquartile_mean,
+    mean_score,
+    normalised_scores,
+    performance_profile,
+    run_scores,
+    stratified_bootstrap,
+)
+from eqr_torchrl.lab.figures import COLOURS, saved_figure
+
+SETTINGS = "one setting"
+PUBLISHED = "EQR-SAC"
+
+
+def scores_at(curves: pd.DataFrame, step: int) -> dict[str, np.ndarray]:
+    """Task to the returns / 1,000 of its runs at a step that all of them have reached; DeepMind Control alone."""
+    return next(iter(normalised_scores(run_scores(curves, env_steps=step)).values()))
+
+
+def common_steps(curves: pd.DataFrame) -> list[int]:
+    """The evaluations from where the last run begins to where the first one ends."""
+    spans = curves.groupby(["env", "seed"])["env_steps"].agg(["min", "max"])
+    steps = np.unique(curves["env_steps"])
+    return [int(step) for step in steps if spans["min"].max() <= step <= spans["max"].min()]
+
+
+def reference_means(others: pd.DataFrame, tasks: list[str]) -> pd.DataFrame:
+    """Mean over ``tasks`` of each other system at its steps, where it has all of them: system, env_steps, mean."""
+    shared = others[others["env"].isin(tasks)].groupby(["system", "env_steps"])["episode_return"].agg(["size", "mean"])
+    return (shared.loc[shared["size"] == len(tasks), "mean"] / 1000).reset_index()
+
+
+def draw_suite(curves: pd.DataFrame, others: pd.DataFrame, path: Path) -> None:
+    """Mean over tasks against steps, and the share of runs above each score at the last common step."""
+    steps = common_steps(curves)
+    scores = [scores_at(curves, step) for step in steps]
+    tasks = list(scores[-1])
+    means = [stratified_bootstrap(mean_score, score, num_resamples=500) for score in scores]
+    with saved_figure(path, 6.8, 2.8) as figure:
+        left, right = figure.subplots(1, 2)
+        left.plot(steps, [float(m.estimate) for m in means], color=COLOURS[0], label=f"one setting, {len(tasks)} tasks")
+        left.fill_between(
+            steps, [float(m.low) for m in means], [float(m.high) for m in means], color=COLOURS[0], alpha=0.2
+        )
+        references = reference_means(others, tasks)
+        published = references["system"] == PUBLISHED
+        left.plot(
+            references["env_steps"][published], references["mean"][published], "ko", markersize=4,
+            label="EQR-SAC, published",
+        )  # fmt: skip
+        for row in references[~published & (references["env_steps"] <= 1.1 * steps[-1])].itertuples():
+            left.plot(row.env_steps, row.mean, "s", color="0.4", markersize=4)
+            left.annotate(
+                row.system, (row.env_steps, row.mean), (4, 0), textcoords="offset points", fontsize=7, va="center"
+            )
+        left.set(xlabel="environment steps", ylabel="mean return / 1,000", xlim=(0, 1.15 * steps[-1]), ylim=(0, 1))
+        left.legend(loc="upper left")
+        thresholds = np.linspace(0, 1, 101)
+        profile = stratified_bootstrap(lambda s: performance_profile(s, thresholds), scores[-1], num_resamples=500)
+        right.plot(thresholds, profile.estimate, color=COLOURS[0])
+        right.fill_between(thresholds, profile.low, profile.high, color=COLOURS[0], alpha=0.2)
+        right.set(xlabel=f"return / 1,000 after {steps[-1]:,} steps", ylabel="share of runs above", ylim=(0, 1.02))
+
+
+def suite_section(curves: pd.DataFrame, others: pd.DataFrame, figure: Path) -> str:
+    """Heading, figure and table of all tasks, ours beside the published means at the last common step."""
+    steps = common_steps(curves)
+    step, scores = steps[-1], scores_at(curves, steps[-1])
+    runs = sum(len(values) for values in scores.values())
+    iqm, mean = (stratified_bootstrap(metric, scores) for metric in (interquartile_mean, mean_score))
+    theirs = others[others["system"] == PUBLISHED].pivot_table(
+        index="env", columns="env_steps", values="episode_return"
+    )
+    lines = [
+        "\n## One setting for every task\n",
+        f"![Mean over tasks against environment steps, and the share of runs above each score]({figure.as_posix()})\n",
+        f"{runs} runs of {len(scores)} of the 16 tasks, each with the same setting, after {step:,} steps: mean of "
+        f"return / 1,000 {float(mean.estimate):.3f} ({float(mean.low):.3f} to {float(mean.high):.3f}), interquartile "
+        f"mean {float(iqm.estimate):.3f} ({float(iqm.low):.3f} to {float(iqm.high):.3f}); intervals of 95 % from "
+        "resampling runs within tasks, which one run a task does not widen. Marks are means over the same tasks.\n",
+        f"| task | runs | return at {step:,} | EQR-SAC, published at 25,000 | at 100,000 |",
+        "|---|---|---|---|---|",
+    ]
+    for task, values in sorted(scores.items()):
+        cells = [f"{theirs[n].get(task, float('nan')):.0f}" for n in (25_000, 100_000)]
+        returns = ", ".join(f"{1000 * value:.0f}" for value in values)
+        lines.append(f"| {task} | {len(values)} | {returns} | {cells[0]} | {cells[1]} |")
+    return "\n".join(lines) + "\n"
