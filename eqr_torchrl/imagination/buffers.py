@@ -20,9 +20,6 @@ def make_replay_buffer(capacity: int = 100_000, *, batch_size: int = 256, device
         batch_size: size of a sampled batch, ``B``.
         device: device of the storage. Defaults to the CPU.
 
-    Raises:
-        ValueError: if a number is not positive.
-
     Examples:
         >>> replay = make_replay_buffer(100, batch_size=8)
         >>> _ = replay.extend(toy_batch(B=20))
@@ -48,9 +45,6 @@ def make_model_buffer(
         dtype: floating type of the storage, or its name, such as ``float16`` for less memory; batches come back in
             float32. Values too large for it are stored as its largest number (65504). Defaults to float32.
         device: device of the storage. Defaults to the CPU.
-
-    Raises:
-        ValueError: if a number is not positive, or ``dtype`` is not a floating type.
 
     Examples:
         >>> buffer = make_model_buffer(100, batch_size=8, dtype="float16")

@@ -59,23 +59,21 @@ def open_loop_errors(
         tensor(11)
     """
     like = next(iter([*world_model.parameters(), *world_model.buffers()]), torch.empty(0))
-    observation, action, real = (
-        newest[key].to(like.device) for key in ("observation", "action", ("next", "observation"))
-    )
+    keys = ("observation", "action", ("next", "observation"), ("next", "done"))
+    observation, action, real, done = (newest.get(key).to(like.device) for key in keys)
     scale = observation.std(0, correction=0) if scale is None else scale.to(observation)
     scale = torch.where(scale > 1e-6, scale, 1.0)
-    follows = ~newest["next", "done"][:-1].squeeze(-1).to(like.device) & (real[:-1] == observation[1:]).all(-1)
-    # transitions that follow each one without a break, itself included
-    breaks = torch.cat([~follows, follows.new_ones(1)]).nonzero().squeeze(-1)
+    follows = ~done[:-1].squeeze(-1) & (real[:-1] == observation[1:]).all(-1)
+    breaks = torch.cat([~follows, follows.new_ones(1)]).nonzero().squeeze(-1)  # last rows of the trajectories
     row = torch.arange(len(observation), device=like.device)
     length = breaks[torch.searchsorted(breaks, row)] - row + 1
     steps = (row.unsqueeze(-1) + torch.arange(longest, device=like.device)).clamp(max=len(row) - 1)  # [n, T]
     errors = observation.new_full((longest,), torch.inf)
     for step, state in enumerate(predict_open_loop(world_model, observation, action[steps])):
-        long_enough = length > step
-        if long_enough.sum() < _FEWEST:
+        so_long = length > step
+        if so_long.sum() < _FEWEST:
             break
-        error = (state[:, long_enough] - real[steps[long_enough, step]]) / scale
+        error = (state[:, so_long] - real[steps[so_long, step]]) / scale
         errors[step] = error.square().mean(-1).sqrt().median()
     return errors
 

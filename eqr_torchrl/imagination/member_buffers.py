@@ -22,11 +22,6 @@ class MemberReplayBuffers:
         members: one TorchRL replay buffer for each member, with equal batch sizes.
         states: the buffer of the policy's states.
 
-    Raises:
-        ValueError: if there is no member.
-        RuntimeError: in ``extend``, if rows have no ``"member"`` or an unknown one; in ``sample``, if a buffer
-            is empty.
-
     Examples:
         >>> from eqr_torchrl.imagination import make_member_buffers
         >>> buffers = make_member_buffers(600, num_members=2, batch_size=4)
@@ -96,9 +91,6 @@ def make_member_buffers(
         batch_size: size of a sampled batch, ``B``.
         dtype: floating type of the storage; see :func:`~eqr_torchrl.imagination.make_model_buffer`.
         device: device of the storage. Defaults to the CPU.
-
-    Raises:
-        ValueError: if ``num_members`` is not positive, or ``capacity`` below one row for each buffer.
 
     Examples:
         >>> buffers = make_member_buffers(600, num_members=5, batch_size=4)

@@ -216,14 +216,10 @@ class BranchedRollouts:
         return size * self.retained_rounds
 
     def adapt_horizon(self, replay: ReplayBuffer) -> int:
-        """Sets the steps of the next rollouts; call it before a fit, while the models have not seen the newest data.
+        """Sets, and returns, the steps of the next rollouts: as many as the newest transitions were foreseen.
 
-        Args:
-            replay: real transitions, of which the models have seen all but the last ``steps_per_round``.
-
-        Returns:
-            The steps: as many as the last transitions were predicted within ``error_threshold``, inside
-            ``horizon_range``. Without a range, they stay as they are.
+        Call it before a fit, with a buffer of which the models have seen all but the last ``steps_per_round``. Without
+        a ``horizon_range`` nothing changes.
         """
         if self.horizon_range is not None:
             shortest, longest = self.horizon_range

@@ -32,9 +32,6 @@ class WorldModelFit(ABC):
         weight_decay: L2 penalty in Adam's gradient.
         batch_size: rows of each member in one step. With fewer training rows, all of them make one batch.
         variance_weight: :math:`\beta` of :meth:`GaussianEnsemble.loss`; 0 is plain likelihood.
-
-    Raises:
-        ValueError: if an argument is out of its range.
     """
 
     def __init__(

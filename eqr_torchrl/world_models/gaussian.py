@@ -139,11 +139,9 @@ class GaussianEnsemble(WorldModel):
 
     @torch.no_grad()
     def update_statistics(self, inputs: Tensor, targets: Tensor) -> None:
-        """Replaces the statistics by which inputs and targets are standardised, and fixes those of the prior.
+        """Replaces the statistics of inputs and targets; the first call fixes those of the prior.
 
-        Args:
-            inputs: observations and actions, in units of the environment, shape ``[n, S + A]``.
-            targets: changes of the observation, and rewards, in units of the environment, shape ``[n, D]``.
+        Takes observations and actions, ``[n, S + A]``, and changes of the observation and rewards, ``[n, D]``.
         """
         self.normalizer.update(inputs)
         # float64: float32 sums lose an entry's small spread around a large mean
@@ -174,15 +172,7 @@ class GaussianEnsemble(WorldModel):
         return weight * self.prior(self.prior_normalizer(inputs))
 
     def forward(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Predicts the next observation, and the reward as last entry if ``predicts_reward``.
-
-        Args:
-            observation: current observations, in units of the environment, shape ``[M, B, S]``.
-            action: actions, in units of the environment, shape ``[M, B, A]``.
-
-        Returns:
-            Mean and standard deviation, in units of the environment, each ``[M, B, D]``.
-        """
+        """Mean and standard deviation, see :meth:`WorldModel.forward`."""
         inputs = torch.cat([observation, action], -1)
         in_pieces = inputs.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
         pieces, layers = inputs.split(_CHUNK_ROWS, 1) if in_pieces else (inputs,), self._layers_for(inputs)
@@ -192,15 +182,7 @@ class GaussianEnsemble(WorldModel):
         return torch.cat([next_observation, delta[..., self.observation_dim :]], -1), scale
 
     def termination_probability(self, next_observation: Tensor, action: Tensor) -> Tensor:
-        """Probability that an episode ends with a transition.
-
-        Args:
-            next_observation: in units of the environment, shape ``[M, B, S]``.
-            action: in units of the environment, shape ``[M, B, A]``.
-
-        Returns:
-            Shape ``[M, B, 1]``; zero as long as no end was seen.
-        """
+        """Probability of an end, zero before one was seen; see :meth:`WorldModel.termination_probability`."""
         if self.termination is None:
             raise RuntimeError("learn_termination must be True to predict ends of episodes.")
         return self.termination(self.normalizer(torch.cat([next_observation, action], -1)))
@@ -220,14 +202,7 @@ class GaussianEnsemble(WorldModel):
         return delta, (0.5 * log_var).exp() * self.target_scale
 
     def predict(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Output of the trained networks, on their own scale and without the prior.
-
-        Args:
-            inputs: normalised observations and actions, shape ``[M, B, S + A]``.
-
-        Returns:
-            Means and log-variances of the normalised targets, each ``[M, B, D]``.
-        """
+        """Means and log-variances of normalised targets without the prior, ``[M, B, D]``, at normalised inputs."""
         return self._predict(inputs, list(self.layers))
 
     def _predict(self, inputs: Tensor, layers: Sequence[Callable[[Tensor], Tensor]]) -> tuple[Tensor, Tensor]:
