@@ -90,7 +90,7 @@ def test_the_parts_of_every_algorithm_build_and_fit_each_other(compose, algorith
     instantiate(cfg.model_buffer, imagine.capacity, batch_size=cfg.batch_size)
     # a loss that averages over members draws its own successors: nothing else needs to be stored
     ensemble = isinstance(successors, EnsembleSuccessors)
-    assert ensemble == (cfg.rollout.keys == ["observation", "action"])
+    assert ensemble == (cfg.rollout["keys"] == ["observation", "action"])
     assert ensemble == (algorithm in ("eqr_sac", "member_values", "qr_mbpo_loss"))
 
 
