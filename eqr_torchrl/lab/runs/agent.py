@@ -104,7 +104,8 @@ class Agent:
         if self.world_model is None:
             raise ValueError(f"{self.source} has no world model: source must be the checkpoint of a model-based run.")
         rules = [{"member": "fixed", "starts": "per_member"}]
-        rule, reward_fn = termination_for(env, self.settings["termination_fn"]), self.settings["reward_fn"]
+        learned, reward_fn = self.world_model.predicts_termination, self.settings["reward_fn"]
+        rule = None if learned else termination_for(env, self.settings["termination_fn"])
         functions = {"termination_fn": rule, "reward_fn": import_by_name(reward_fn) if reward_fn else None}
         return instantiate(self.settings["rollout"], self.world_model, env, rules=rules, **functions).model_env
 
