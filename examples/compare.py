@@ -44,7 +44,10 @@ FEW = 5  # runs below which an interval is too narrow to rely on
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").replace("python examples/compare.py", "%(prog)s"),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("sources", nargs="+", metavar="[NAME=]PATH", help="run folders or CSV files")
     parser.add_argument("--out", type=Path, default=Path("comparison"), help="folder for results (%(default)s)")
     parser.add_argument(
@@ -221,8 +224,13 @@ def main() -> None:
     print(f"\nWritten to {args.out}")
 
 
-if __name__ == "__main__":
+def cli() -> None:
+    """The command line: what a user can cause is told in one line."""
     try:
         main()
     except (ValueError, ImportError, OSError) as error:
-        sys.exit(f"compare.py: {error}")
+        sys.exit(f"{Path(sys.argv[0]).name}: {error}")
+
+
+if __name__ == "__main__":
+    cli()

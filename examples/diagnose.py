@@ -53,7 +53,10 @@ TAIL = 0.01  # share of a value that may lie beyond the end of an episode or rol
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").replace("python examples/diagnose.py", "%(prog)s"),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("source", type=Path, help="run folder, or one of its checkpoints")
     parser.add_argument(
         "--out", type=Path, help="folder for figures and numbers (figures/diagnostics in the run folder)"
@@ -286,8 +289,13 @@ def mean_and_std(values: torch.Tensor) -> str:
     return f"{values.mean():.2f} ({values.std(correction=0):.2f})"
 
 
-if __name__ == "__main__":
+def cli() -> None:
+    """The command line: what a user can cause is told in one line."""
     try:
         main()
     except (ValueError, ImportError, OSError) as error:
-        sys.exit(f"diagnose.py: {error}")
+        sys.exit(f"{Path(sys.argv[0]).name}: {error}")
+
+
+if __name__ == "__main__":
+    cli()

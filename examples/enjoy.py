@@ -25,7 +25,10 @@ RENDERING = "without a display, set MUJOCO_GL=egl or MUJOCO_GL=osmesa; classic c
 
 def main() -> None:
     """Loads, acts, prints, and writes the video."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").replace("python examples/enjoy.py", "%(prog)s"),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("source", help="run folder, one of its checkpoints, or its policy.pt")
     parser.add_argument("--episodes", type=int, default=5, help="episodes to run (%(default)s)")
     parser.add_argument("--max-steps", type=int, default=1000, help="longest episode, in env steps (%(default)s)")
@@ -102,8 +105,13 @@ def write_video(path: Path, frames: list[Any], rate: float) -> None:
             raise ImportError(f"{path} needs FFmpeg: pip install 'imageio[ffmpeg]', or write a .gif.") from error
 
 
-if __name__ == "__main__":
+def cli() -> None:
+    """The command line: what a user can cause is told in one line."""
     try:
         main()
     except (ValueError, ImportError, RuntimeError, OSError) as error:
-        sys.exit(f"enjoy.py: {error}")
+        sys.exit(f"{Path(sys.argv[0]).name}: {error}")
+
+
+if __name__ == "__main__":
+    cli()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 from hydra.utils import instantiate
@@ -23,8 +24,8 @@ from eqr_torchrl.lab.diagnostics import plot_start_values
 from eqr_torchrl.lab.envs import TerminationGuard, import_by_name, reward_bounds, termination_for
 from eqr_torchrl.lab.evaluation import evaluate
 from eqr_torchrl.lab.memory import check_memory
-from eqr_torchrl.lab.recipes import CONFIGS
-from eqr_torchrl.lab.runs import LoopSettings, Run, run_hydra, seed_everything
+from eqr_torchrl.lab.runs import LoopSettings, Run, seed_everything
+from eqr_torchrl.lab.runs.cli import run_hydra
 from eqr_torchrl.objectives import make_update
 
 warnings.filterwarnings("ignore", category=DeprecationWarning, module="torchrl")
@@ -114,5 +115,10 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
     return run.last_return
 
 
+def cli() -> None:
+    """The command line."""
+    run_hydra(main, Path(__file__).parents[1] / "configs", "eqr_sac", schema=LoopSettings)
+
+
 if __name__ == "__main__":
-    run_hydra(main, CONFIGS, "eqr_sac", schema=LoopSettings)
+    cli()

@@ -19,7 +19,8 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from eqr_torchrl.lab.runs import RunStatus, make_run_folder, run_hydra
+from eqr_torchrl.lab.runs import RunStatus, make_run_folder
+from eqr_torchrl.lab.runs.cli import run_hydra
 
 sys.path.insert(0, str(Path(__file__).parent))  # the studies, however this script is started
 from tabular_studies.figures import STYLE, Findings
@@ -55,5 +56,10 @@ def main(cfg: DictConfig) -> None:
     print(*findings.summary, f"wrote {folder}", sep="\n")
 
 
+def cli() -> None:
+    """The command line."""
+    run_hydra(main, Path(__file__).parents[1] / "configs" / "tabular", "tabular_eqr")
+
+
 if __name__ == "__main__":
-    run_hydra(main, Path(__file__).parent.parent / "configs" / "tabular", "tabular_eqr")
+    cli()

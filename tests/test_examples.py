@@ -21,7 +21,8 @@ import torch
 from tensordict import TensorDict
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from eqr_torchrl.lab.runs import LoopSettings, load_agent, load_checkpoint, read_csv, read_status, run_hydra
+from eqr_torchrl.lab.runs import LoopSettings, load_agent, load_checkpoint, read_csv, read_status
+from eqr_torchrl.lab.runs.cli import run_hydra
 from eqr_torchrl.testing import ToyEnv
 from eqr_torchrl.world_models import WorldModel
 

@@ -11,7 +11,8 @@ pytest.importorskip("hydra")
 
 from omegaconf import OmegaConf, open_dict
 
-from eqr_torchrl.lab.runs import LoopSettings, run_hydra
+from eqr_torchrl.lab.runs import LoopSettings
+from eqr_torchrl.lab.runs.cli import run_hydra
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 

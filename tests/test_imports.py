@@ -28,7 +28,7 @@ METHOD = {
 }
 OURS = {**METHOD, "tabular": {"functional", "utility"}, "lab": {*METHOD, "lab", "tabular"}, "_versions": set()}
 OLD = ("comparison", "data", "diagnostics", "envs", "evaluation", "figures", "modules", "recipes", "runs")
-OURS |= {name: {"_moved"} for name in OLD} | {"_moved": set(), "__init__": {*METHOD, "_versions", "_moved"}}
+OURS |= {name: {"_moved", "lab"} for name in OLD} | {"_moved": set(), "__init__": {*METHOD, "_versions", "_moved"}}
 THEIRS = {"torch", "tensordict", "torchrl", "numpy", "typing_extensions"} | set(sys.stdlib_module_names)
 HEAVY = {
     *("dm_control", "mujoco", "gymnasium", "hydra", "omegaconf", "matplotlib", "pandas", "scipy"),
@@ -94,7 +94,7 @@ def public(module: str) -> list[str]:
     return importlib.import_module(module).__all__
 
 
-FOLDERS = [path for path in PACKAGE.rglob("__init__.py") if path.parent.name not in ("lab", "recipes")]
+FOLDERS = [path for path in PACKAGE.rglob("__init__.py") if path.parent.name not in ("lab", *OLD)]
 
 
 @pytest.mark.parametrize("path", sorted(FOLDERS), ids=lambda p: str(p.parent.relative_to(PACKAGE.parent)))

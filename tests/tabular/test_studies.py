@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from eqr_torchrl.lab.runs import read_status, run_hydra
+from eqr_torchrl.lab.runs import read_status
+from eqr_torchrl.lab.runs.cli import run_hydra
 from eqr_torchrl.tabular import nroom_mdp, nroom_prior, policy_iteration, sample_values
 
 ROOT = Path(__file__).parents[2]

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         error   environment  unknown environment 'Pendulum-v0': did you mean Pendulum-v1 ...
         1
     """
-    parser = argparse.ArgumentParser(prog="python -m eqr_torchrl.lab.envs.check", description=__doc__)
+    parser = argparse.ArgumentParser(prog="eqr-check", description=__doc__)
     parser.add_argument("env", metavar="NAME", help="'dmc/cheetah-run', 'Pendulum-v1', or 'package.module:MyEnv'")
     parser.add_argument("--num-steps", type=int, default=1000, help="random steps to take (default: %(default)s)")
     own: dict[str, Any] = {"metavar": "MODULE:FUNCTION", "type": _function}

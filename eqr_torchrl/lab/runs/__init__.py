@@ -1,4 +1,4 @@
-"""Runs: where they write, what they log, how they stop and resume, and how a command line starts them."""
+"""Runs: where they write, what they log, how they stop and resume; in ``cli``, how a command line starts them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from eqr_torchrl.lab.runs.checkpoint import (
     restore_state,
     save_checkpoint,
 )
-from eqr_torchrl.lab.runs.command_line import run_hydra
 from eqr_torchrl.lab.runs.folder import (
     RunStatus,
     differing_settings,
@@ -42,7 +41,6 @@ __all__ = [
     "read_status",
     "restore_state",
     "rewind",
-    "run_hydra",
     "save_checkpoint",
     "seed_everything",
     "settings_of_run",

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import hydra
 import pytest
+from omegaconf import OmegaConf
 
-from eqr_torchrl.lab.runs import run_hydra
+from eqr_torchrl.lab.runs.cli import run_hydra
 
 CONFIGS = {
     "script.yaml": """
@@ -27,6 +28,7 @@ name: ${env.name}-${hydra:runtime.choices.algorithm}
 out: null
 loss: {tau: 0.1}
 part: {_target_: eqr_torchrl.imagination.EnsembleSuccessors, num_next_states: 1, num_members: null, sampling: iid}
+net: {_target_: eqr_torchrl.networks.make_critic, num_cells: [8], num_quantiles: 1}
 optim: {lr: 0.001, weight_decay: 0.0}
 """,
     "env/pendulum.yaml": "{name: Pendulum-v1, limit: 200}",
@@ -119,17 +121,24 @@ MISTAKES = {
     "part.num_members=all": r"part.num_members must be an integer or null, got 'all'\.",
     "part._target_=no.where": r"part\._target_=no\.where cannot be imported: ",
     "utility=null": r"utility must be a choice, got null; ~utility removes it\. Choices: mean, optimistic\.",
-    "steps": r"cannot read 'steps' as key=value: ",
-    "steps=[1": r"cannot read 'steps=\[1' as key=value: ",
-    "steps=1,2": r"Ambiguous value for argument 'steps=1,2' .* To sweep over it, add --multirun",
+    "out=ünï cödé": r"cannot read 'out=ünï cödé': quote the value: 'out=\"ünï cödé\"'",
+    "out=a(b)": r"quote the value: 'out=\"a\(b\)\"'",
+    "out=[a, b": r"a list is written \[1,2\]",
+    "net.num_cells=64": r"net\.num_cells must be a list such as \[64,64\], got 64\.",
+    "+part.number=2": r"part: EnsembleSuccessors takes no number; to remove, add ~part\.number",
+    "utility.scale=2": r"unknown key utility\.scale\. Keys of loss\.utility: kind \(\+loss\.utility\.scale=",
+    "utility.kin=2": r"unknown key utility\.kin; did you mean loss\.utility\.kind\?",
+    "steps": r"cannot read 'steps': settings are written key=value\.",
+    "steps=[1": r"cannot read 'steps=\[1': a list is written \[1,2\]",
+    "steps=1,2": r"steps=1,2: several values need --multirun",
     "algorithm=incomplete": r"a value is needed for successors: add successors=\.\.\.",
     "name=${nowhere}": r"Interpolation key 'nowhere' not found",
-    "+steps=3": r"Could not append to config. An item is already at 'steps'",
+    "+steps=3": r"\+steps adds a key, and it is there: write steps=\.\.\. to set it",
     "~nothing": r"unknown key nothing\. Keys: ",
-    "hydra/launcher=rey": r"Could not find 'hydra/launcher/rey'.* basic",
+    "hydra/launcher=rey": r"unknown hydra/launcher=rey.* Choices: basic",
     "--multirunn": r"unknown option --multirunn; settings are written key=value",
     "--config-dir": r"argument --config-dir/-cd: expected one argument",
-    "out=a=b": r"cannot read 'out=a=b' as key=value: .*; quote the value: 'out=\"a=b\"'",
+    "out=a=b": r"cannot read 'out=a=b': quote the value: 'out=\"a=b\"'",
 }
 
 
@@ -226,6 +235,33 @@ def test_an_error_inside_instantiate_is_the_one_that_is_told(configs, capsys):
     with pytest.raises(SystemExit):
         run_hydra(main, configs, "script", [])
     assert capsys.readouterr().err.startswith("error: invalid literal for int() with base 10: 'five'")
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ("argparse.Action", "part: Action needs option_strings and dest: add +part.option_strings=... +part.dest=..."),
+        ("datetime.date", "part cannot be built: TypeError: function missing required argument 'year' (pos 1)"),
+    ],
+)
+def test_a_part_that_lacks_an_argument_is_told_in_the_words_of_the_command_line(configs, capsys, part, message):
+    def main(cfg):
+        OmegaConf.set_struct(cfg, False)
+        cfg.part = {"_target_": part}
+        hydra.utils.instantiate(cfg.part)
+
+    with pytest.raises(SystemExit) as stopped:
+        run_hydra(main, configs, "script", [])
+    assert stopped.value.code == 1
+    assert capsys.readouterr().err == f"error: {message} (set HYDRA_FULL_ERROR=1 for the traceback)\n"
+
+
+def test_no_message_names_a_class_path_or_the_grammar_of_hydra(configs, capsys):
+    for mistake in ["steps", "out=ünï", "out=[", "+part.number=2", "steps=1,2", "out=a b=c", "out={a", "~part.nothing"]:
+        with pytest.raises(SystemExit):
+            run_hydra(never, configs, "script", [mistake])
+        told = capsys.readouterr().err
+        assert not re.search(r"\w+\.\w+\.\w+|Exception|token|input|grammar|Lexer|target|full_key", told), told
 
 
 def test_bugs_keep_their_traceback_and_so_does_everything_on_request(configs, monkeypatch):

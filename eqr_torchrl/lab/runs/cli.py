@@ -1,0 +1,359 @@
+"""Runs a script from a Hydra command line: every mistake ends in one line, before anything is written. Imports Hydra.
+
+Two schemas check what is typed: a dataclass for the settings of the loop, and the signatures of the parts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import functools
+import inspect
+import os
+import pkgutil
+import re
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException, InstantiationException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
+
+#: Errors that a user can cause; they are reported in one line.
+EXPECTED = (ValueError, RuntimeError, ImportError, OSError, HydraException, OmegaConfBaseException)
+_LEFT_TO_HYDRA = ("--cfg", "-c", "--info", "-i", "--hydra-help", "--resolve", "--package", "-p")
+_WORDS = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "text", "None": "null"}
+_WORDS["list"] = "a list such as [64,64]"
+
+
+class CommandLineError(ValueError):
+    """What is wrong with a command line, in one line."""
+
+
+def run_hydra(
+    main: Callable[[DictConfig], Any],
+    config_dir: str | Path,
+    config_name: str,
+    argv: Sequence[str] | None = None,
+    *,
+    schema: Callable[..., object] | None = None,
+) -> Any:
+    """Composes the configuration that the command line asks for, checks it, and calls ``main`` with it.
+
+    Keys, choices and types are checked first, for a sweep value by value. Hydra writes no files; ``--multirun`` goes
+    through its sweeper and launcher (basic, Ray, submitit), and only submitit's files are kept, under ``slurm/``.
+
+    Args:
+        main: takes the composed configuration.
+        config_dir: folder of the configuration groups.
+        config_name: the primary configuration in it.
+        argv: the command line, without the program's name. Defaults to that of the process.
+        schema: called with the settings at the top level that it names; it raises ``ValueError`` for a wrong one.
+
+    Returns:
+        What ``main`` returns; ``None`` for ``--multirun``.
+
+    Raises:
+        SystemExit: after one line on stderr, with status 2 for a mistake on the command line; 1 for a ``ValueError``,
+            ``RuntimeError``, ``ImportError``, ``OSError`` or a part that cannot be built; 130 for Ctrl-C. Other errors
+            keep their traceback, and with ``HYDRA_FULL_ERROR=1`` all do.
+
+    Examples:
+        >>> import tempfile
+        >>> configs = Path(tempfile.mkdtemp())
+        >>> _ = (configs / "script.yaml").write_text("steps: 3")
+        >>> run_hydra(lambda cfg: cfg.steps * 2, configs, "script", ["steps=5"])
+        10
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--multirun", "-m", action="store_true")
+    parser.add_argument("--help", "-h", action="store_true")
+    parser.add_argument("--config-dir", "-cd", action="append", default=[])
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        options, overrides = parser.parse_known_args(words)
+        folders = [Path(folder).expanduser().resolve() for folder in [config_dir, *options.config_dir]]
+        script = _Script(main, config_name, folders, schema)
+        if any(word.split("=")[0] in _LEFT_TO_HYDRA for word in words):
+            return script.call_hydra(words)
+        if options.config_dir:
+            overrides.append(f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in folders[1:])}]")
+        config = script.compose(overrides, sweep=options.multirun, show=options.help)
+        if options.help:
+            return print(script.help(config))
+        return script.run_sweep(overrides) if options.multirun else main(config)
+    except (KeyboardInterrupt, argparse.ArgumentError, *EXPECTED) as error:
+        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+            raise
+        text, status = f"error: {one_line(error)}", 2
+        if isinstance(error, KeyboardInterrupt):
+            text, status = str(error) or "interrupted", 130
+        elif not isinstance(error, (CommandLineError, argparse.ArgumentError)):
+            text, status = f"{text} (set HYDRA_FULL_ERROR=1 for the traceback)", 1
+        print(text, file=sys.stderr, flush=True)
+        sys.exit(status)
+
+
+class _Script(NamedTuple):
+    """A script's function, its primary configuration, the folders of its choices, and the schema of its settings."""
+
+    main: Callable[[DictConfig], Any]
+    config_name: str
+    folders: Sequence[Path]
+    schema: Callable[..., object] | None
+
+    def compose(self, overrides: Sequence[str], *, sweep: bool, show: bool = False) -> DictConfig:
+        """The settings; of a sweep (which help may ``show``) the first job's, after every value was checked."""
+        with hydra.initialize_config_dir(str(self.folders[0]), job_name=self.config_name, version_base="1.3"):
+            parsed = _parse(overrides)
+            if sweep or show:
+                params = self._compose([_values(override)[0] for override in parsed]).hydra.sweeper.params or {}
+                typed = {override.key_or_group for override in parsed}  # an experiment brings the other values
+                parsed += _parse([f"{key}={value}" for key, value in params.items() if key not in typed])
+            elif several := [override.input_line for override in parsed if override.is_sweep_override()]:
+                raise CommandLineError(f"{several[0]}: several values need --multirun; a list is written [1,2].")
+            values = [_values(override) for override in parsed]
+            last = max(map(len, values), default=1) - 1
+            jobs = [[found[min(i, len(found) - 1)] for found in values] for i in range(last, -1, -1)]
+            return [self._check(job) for job in jobs][-1]
+
+    def run_sweep(self, overrides: Sequence[str]) -> None:
+        """Runs the script for every combination of values; a job that fails does not stop the others."""
+
+        @functools.wraps(self.main)  # its module and name tell Hydra which script this is
+        def job(cfg: DictConfig) -> Any:
+            try:
+                return self.main(cfg)
+            except Exception as error:
+                print(f"error in job {', '.join(HydraConfig.get().overrides.task)}: {one_line(error)}", file=sys.stderr)
+                if not isinstance(error, EXPECTED):
+                    traceback.print_exc()
+                raise
+
+        with contextlib.ExitStack() as at_the_end:
+            folder = at_the_end.enter_context(tempfile.TemporaryDirectory())
+            if any(text.startswith("hydra/launcher=submitit") for text in overrides):  # needs one on a shared disk
+                folder = time.strftime("slurm/%Y%m%d-%H%M%S")
+            if "HYDRA_FULL_ERROR" not in os.environ:
+                os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra shall raise instead of printing
+                at_the_end.callback(os.environ.pop, "HYDRA_FULL_ERROR")
+            ours = ["hydra.output_subdir=null", "hydra.job.chdir=false", "hydra/job_logging=stdout"]
+            try:  # what is typed comes last and prevails
+                self._replace(main=job).call_hydra(["-m", *ours, f"hydra.sweep.dir={folder}", *overrides])
+            except Exception as error:
+                raise RuntimeError(f"some jobs of the sweep failed: {one_line(error)}") from error
+
+    def call_hydra(self, argv: Sequence[str]) -> None:
+        """Gives a command line to Hydra, which reads that of the process."""
+        before = sys.argv
+        sys.argv = [before[0], *argv]
+        try:
+            hydra.main(str(self.folders[0]), self.config_name, version_base="1.3")(self.main)()
+        finally:
+            sys.argv = before
+
+    def help(self, config: DictConfig) -> str:
+        """What the script is, its groups with all choices, and all settings."""
+        module: Any = inspect.getmodule(self.main)
+        command, file = Path(sys.argv[0]).name, Path(getattr(module, "__file__", None) or "").name
+        about = inspect.cleandoc(getattr(module, "__doc__", None) or "")
+        if command != file:  # an installed command
+            about = about.replace(f"python examples/{file}", command)
+        lines = []
+        for group, choice in sorted(HydraConfig.get().runtime.choices.items()):
+            name = group.split("@")[0]
+            others = [other for other in self._choices(name) if other != choice]
+            if not group.startswith("hydra/"):
+                lines.append(f"{name}={choice or 'null'}" + (f"  or {', '.join(others)}" if others else ""))
+        return (
+            f"usage: {command} [GROUP=CHOICE ...] [KEY=VALUE ...] [--multirun] [--config-dir FOLDER]\n\n{about}\n\n"
+            "Parts, each with the choice that is set (group=choice sets another):\n\n" + "\n".join(lines) + "\n\n"
+            f"All settings (key=value sets another):\n\n{OmegaConf.to_yaml(config)}\n"
+            "--multirun runs every combination of comma-separated values; --config-dir FOLDER adds choices of your "
+            "own;\n--cfg job prints the settings alone; --hydra-help explains the other options of Hydra."
+        )
+
+    def _choices(self, group: str) -> list[str]:
+        """The choices of a group, without the folders named after other scripts; none if it is a key."""
+        found = [(folder / group, file) for folder in self.folders for file in (folder / group).rglob("*.yaml")]
+        names = {file.relative_to(root).with_suffix("").as_posix() for root, file in found if group}
+        others = {file.stem for file in self.folders[0].glob("*.yaml")}
+        own = [name for name in names if name.startswith(f"{self.config_name}/")]
+        own = own or [name for name in names if name.rpartition("/")[0].split("/")[0] not in others]
+        return sorted(own, key=lambda name: (name.count("/"), name))
+
+    def _compose(self, job: Sequence[str]) -> DictConfig:
+        try:
+            return hydra.compose(self.config_name, list(job), return_hydra_config=True)
+        except MissingConfigException as error:
+            group, _, choice = str(error.missing_cfg_file).partition("/")
+            known = self._choices(group)
+            if not known:  # one of Hydra's own
+                group, _, choice = str(error.missing_cfg_file).rpartition("/")
+                known = sorted(error.options or ())
+            problem = f"unknown {group}={choice}{_hint(choice, known, f'{group}=')} Choices: {', '.join(known)}."
+            own = f" An environment of your own: env.name={choice}." if group == "env" and ":" in choice else ""
+            raise CommandLineError(problem + own) from error
+        except (HydraException, OmegaConfBaseException) as error:
+            # the first word without which it composes; choices first, as keys depend on them
+            words = sorted(_parse(job), key=lambda word: not self._choices(word.key_or_group))
+            for i, word in enumerate(words):
+                before = [other.input_line for other in words[:i]]
+                try:
+                    hydra.compose(self.config_name, [*before, word.input_line])
+                except (HydraException, OmegaConfBaseException) as its_own:
+                    _check_key(word, hydra.compose(self.config_name, before, return_hydra_config=True))
+                    raise CommandLineError(f"{word.input_line}: {one_line(its_own)}") from its_own
+            raise CommandLineError(one_line(error)) from error
+
+    def _check(self, job: Sequence[str]) -> DictConfig:
+        """Composes a job, and checks missing values, interpolations, types and ranges."""
+        for word in _parse(job):
+            if word.value() is None and not word.is_delete() and (known := self._choices(word.key_or_group)):
+                key, names = word.key_or_group, ", ".join(known)
+                raise CommandLineError(f"{key} must be a choice, got null; ~{key} removes it. Choices: {names}.")
+        config = self._compose(job)
+        HydraConfig.instance().set_config(config)  # for ${hydra:...}
+        plain = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+        resolved = plain.copy()
+        try:
+            if missing := sorted(OmegaConf.missing_keys(plain)):
+                raise CommandLineError(f"a value is needed for {', '.join(missing)}: add {missing[0]}=...")
+            with contextlib.suppress(InterpolationToMissingValueError):  # known only while the job runs
+                OmegaConf.resolve(resolved)
+            settings: Any = OmegaConf.to_container(resolved)
+            if self.schema is not None:
+                names = inspect.signature(self.schema).parameters
+                _check_types(names, settings)
+                self.schema(**{name: settings[name] for name in names if name in settings})
+            _check_parts(settings)
+        except (ValueError, OmegaConfBaseException) as error:
+            raise CommandLineError(one_line(error)) from error
+        return plain
+
+
+def _check_key(word: Any, config: DictConfig) -> None:
+    """Raises an error with the nearest valid name if a configuration has no key such as that of an override."""
+    key: str = word.key_or_group
+    if word.is_add():
+        if OmegaConf.select(config, key) is not None:
+            raise CommandLineError(f"+{key} adds a key, and it is there: write {key}=... to set it.")
+        return
+    leaves = [leaf for leaf in _leaves(OmegaConf.to_container(config)) if not leaf.startswith("hydra.")]
+    groups = {group.split("@")[0] for group in config.hydra.runtime.choices if not group.startswith("hydra/")}
+    parent, _, name = key.rpartition(".")
+    if parent in groups and not isinstance(OmegaConf.select(config, parent), DictConfig):
+        parent = next((leaf.rpartition(".")[0] for leaf in leaves if f".{parent}." in leaf), "")  # such as loss.utility
+    node = OmegaConf.select(config, parent) if parent else config
+    if not isinstance(node, DictConfig):
+        parent, node = "", config
+    names = {str(entry) for entry in node if str(entry)[0] != "_" and entry != "hydra"} | (
+        groups if not parent else set()
+    )
+    if name in names and parent == key.rpartition(".")[0]:
+        return
+    same = [leaf for leaf in leaves if leaf.split(".")[-1] == name]
+    hint = f"; did you mean {same[0]}?" if same else _hint(name, sorted(names), f"{parent}." if parent else "")
+    where = f" of {parent}" if parent else ""
+    add = f" (+{parent}.{name}=... adds one that the part takes)" if parent else ""
+    raise CommandLineError(f"unknown key {key}{hint} Keys{where}: {', '.join(sorted(names)) or 'none'}{add}.")
+
+
+def _leaves(tree: Any, prefix: str = "") -> list[str]:
+    """The dotted names of nested settings."""
+    if not isinstance(tree, dict):
+        return [prefix]
+    return [leaf for name, node in tree.items() for leaf in _leaves(node, f"{prefix}.{name}".lstrip("."))]
+
+
+def _check_parts(node: Any, key: str = "") -> None:
+    """Checks the plain arguments of all parts in a configuration against the signatures of their targets."""
+    if not isinstance(node, dict):
+        return
+    if target := node.get("_target_"):
+        try:
+            names = inspect.signature(pkgutil.resolve_name(target)).parameters
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ValueError(f"{key}._target_={target} cannot be imported: {error}") from error
+        free = not names or any(parameter.kind is parameter.VAR_KEYWORD for parameter in names.values())
+        if unknown := [] if free else [str(name) for name in node if name not in names and str(name)[0] != "_"]:
+            # all of them at once: those of the usual part, where a target of the user's own replaces it
+            raise ValueError(_takes_no(key, target.rpartition(".")[2], unknown))
+        _check_types(names, node, f"{key}.")
+    for name, value in node.items():
+        _check_parts(value, f"{key}.{name}".lstrip("."))
+
+
+def _check_types(names: Mapping[str, inspect.Parameter], values: Mapping[str, Any], prefix: str = "") -> None:
+    """Checks plain values against annotations of the plain types and of lists; others are left to the constructor."""
+    for name in names.keys() & values.keys():
+        annotation, value = names[name].annotation, values[name]
+        text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+        kinds = [re.sub(r"^(Sequence|list|tuple)\[.*", "list", kind.strip()) for kind in text.split("|")]
+        found = "None" if value is None else type(value).__name__
+        if set(kinds) <= set(_WORDS) and found not in kinds and not (found == "int" and "float" in kinds):
+            wanted = " or ".join(_WORDS[kind] for kind in kinds)
+            raise ValueError(f"{prefix}{name} must be {wanted}, got {value!r}.")
+
+
+def _takes_no(key: str, part: str, names: Sequence[str]) -> str:
+    return f"{key}: {part} takes no {', '.join(names)}; to remove, add {' '.join(f'~{key}.{name}' for name in names)}"
+
+
+def one_line(error: BaseException) -> str:
+    """The text of an error in one line; of a part that cannot be built, why, in the words of a command line."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, OmegaConfBaseException):
+        return text.split(" full_key:")[0]
+    cause = error.__cause__
+    if not isinstance(error, InstantiationException) or cause is None:
+        return text
+    reason = one_line(cause)
+    key = text.rpartition("full_key: ")[2] if "full_key: " in text else "a part"
+    if isinstance(cause, EXPECTED):
+        return reason
+    if match := re.search(r"(\w+)\.__init__\(\) missing \d+ required .*?arguments?: (.*)", reason):
+        names = re.findall(r"'(\w+)'", match[2])
+        return f"{key}: {match[1]} needs {' and '.join(names)}: add {' '.join(f'+{key}.{name}=...' for name in names)}"
+    if match := re.search(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", reason):
+        return _takes_no(key, match[1], [match[2]])
+    if re.search(r"reset\(\) (got|takes)", reason):
+        return f"{key}: reset must take (seed=None, options=None), as in Gymnasium"
+    return f"{key} cannot be built: {type(cause).__name__}: {reason}"
+
+
+def _parse(texts: Sequence[str]) -> list[Any]:
+    parser, found = OverridesParser.create(), []
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if text.startswith("-"):
+            raise CommandLineError(f"unknown option {text}; settings are written key=value, see --help.")
+        try:
+            found += parser.parse_overrides([text])
+        except (OverrideParseException, HydraException) as error:
+            problem = "settings are written key=value" if not equals else f"quote the value: '{key}=\"{value}\"'"
+            if value[:1] in ("[", "{"):
+                problem = "a list is written [1,2] and a mapping {a:1}; with spaces, all of it in single quotes"
+            raise CommandLineError(f"cannot read {text!r}: {problem}.") from error
+    return found
+
+
+def _values(override: Any) -> list[str]:
+    """The override once for each value of its sweep; itself if it is none."""
+    if not override.is_sweep_override():
+        return [override.input_line]
+    return [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+
+
+def _hint(word: str, words: Sequence[str], prefix: str) -> str:
+    near = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
+    return f"; did you mean {prefix}{near[0]}?" if near else "."

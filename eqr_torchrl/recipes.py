@@ -1,5 +1,0 @@
-"""Moved: see :mod:`eqr_torchrl.lab.recipes`."""
-
-from eqr_torchrl._moved import moved
-
-__getattr__ = moved(__name__, "eqr_torchrl.lab.recipes")

@@ -1,0 +1,1 @@
+"""Moved: the scripts are commands now, ``eqr-sac``, ``eqr-enjoy`` and others."""
