@@ -49,8 +49,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Torc
 def scripts():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        from eqr_torchrl.lab.recipes import eqr_sac, sac  # the very files of examples/
-    assert Path(eqr_sac.__file__) == ROOT / "examples" / "eqr_sac.py"
+        import eqr_sac
+        import sac
     return {"eqr_sac": eqr_sac, "sac": sac}
 
 
@@ -284,6 +284,13 @@ def toy(name, seed, **kwargs):
     return env.append_transform(_nothing())
 
 
+class NeedsFile(gymnasium.Env):
+    """A simulator whose constructor has an argument of its own."""
+
+    def __init__(self, file, render_mode=None):
+        self.file = file
+
+
 # --- mistakes
 
 
@@ -301,6 +308,8 @@ def toy(name, seed, **kwargs):
         (["utd_ratio=1.5"], 2, "utd_ratio must be an integer, got 1.5"),
         (["tau=2"], 2, "tau must be in (0, 1], got 2"),
         (["tau=0"], 2, "tau must be in (0, 1], got 0"),
+        (["critic.num_cells=64"], 2, "critic.num_cells must be a list such as [64,64], got 64"),
+        (["env.name=test_examples:NeedsFile"], 1, "env: NeedsFile needs file: add +env.file=..."),
         (["keep_checkpoints=0"], 2, "keep_checkpoints must be at least 1, got 0"),
         (["final_episodes=0"], 2, "final_episodes must be at least 1, got 0"),
         (["checkpoint_every=-3"], 2, "checkpoint_every must be at least 0, got -3"),
@@ -339,7 +348,7 @@ def toy(name, seed, **kwargs):
         (
             ["+successors.number=2"],
             2,
-            "successors: eqr_torchrl.imagination.EnsembleSuccessors takes no number; to remove",
+            "successors: EnsembleSuccessors takes no number; to remove",
         ),
     ],
 )
@@ -386,8 +395,7 @@ def test_the_model_free_script_runs(start, choice):
 
 PRESS_CTRL_C = """
 import signal, sys
-from eqr_torchrl.lab.recipes import CONFIGS, eqr_sac
-from eqr_torchrl.lab.runs import LoopSettings, run_hydra
+import eqr_sac
 
 make, updates = eqr_sac.make_update, []
 
@@ -401,7 +409,7 @@ def interrupted(losses_of, *args, **kwargs):
     return make(press, *args, **kwargs)
 
 eqr_sac.make_update = interrupted
-run_hydra(eqr_sac.main, CONFIGS, "eqr_sac", sys.argv[1:], schema=LoopSettings)
+eqr_sac.cli()
 """
 
 
@@ -410,7 +418,7 @@ def test_ctrl_c_inside_an_update_ends_the_command_with_130_and_starts_no_further
     # in a process of its own: a launcher of Hydra that is installed may take over the standard streams
     run_dir = tmp_path / ("${seed}" if words else "0")
     command = [sys.executable, "-c", PRESS_CTRL_C, *TINY, f"run_dir={run_dir}", *words, "checkpoint_every=2"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "examples")])}
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a test in the background ignores it
     try:
         done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300)

@@ -121,7 +121,7 @@ class LoopSettings:
                 setattr(self, field.name, float(value))
             elif type(value).__name__ not in kinds and "Any" not in kinds:
                 raise ValueError(f"{field.name} must be {in_words(kinds)}, got {value!r}.")
-            if type(value) is int and value < least:
+            if "int" in kinds and type(value) is int and value < least:
                 raise ValueError(f"{field.name} must be at least {least}, got {value}.")
         if not 0 <= self.gamma <= 1:
             raise ValueError(f"gamma must be in [0, 1], got {self.gamma}.")
