@@ -9,9 +9,13 @@ import pytest
 import torch
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
+from omegaconf import OmegaConf
 
 from eqr_torchrl.imagination import EnsembleSuccessors, never_terminates
 from eqr_torchrl.lab.envs import PAPER_DMC_TASKS, make_env
+from eqr_torchrl.lab.runs import LoopSettings
+from eqr_torchrl.lab.runs.cli import run_hydra
+from eqr_torchrl.lab.runs.folder import flat
 from eqr_torchrl.testing import toy_actor, toy_critic, toy_env
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -126,10 +130,39 @@ def test_the_literal_target_of_the_paper_is_a_choice_of_successors(compose):
     assert isinstance(build_loss(cfg).num_next_actions, int)
 
 
-@pytest.mark.parametrize("group", ["logger", "successors"])  # the others are chosen by the algorithms
-def test_every_choice_of_the_other_groups_composes(compose, group):
-    for choice in choices(group):
-        compose(f"{group}={choice}")
+# `loss` comes with the algorithms, `env` and `experiment` have tests of their own
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_every_choice_of_every_group_goes_with_every_budget(budget):
+    for group in (
+        "actor",
+        "algorithm",
+        "fit",
+        "logger",
+        "model_buffer",
+        "optim",
+        "successors",
+        "utility",
+        "world_model",
+    ):
+        for choice in choices(group):
+            words = [f"{group}={choice}", f"budget={budget}"]
+            run_hydra(lambda cfg: None, CONFIGS, "eqr_sac", words, schema=LoopSettings)  # exits where a part refuses
+
+
+SCALE = {
+    *("env_steps", "warmup_steps", "retrain_every", "utd_ratio", "fit_steps", "batch_size", "replay_capacity"),
+    *("eval_every", "eval_episodes", "final_episodes", "log_every", "checkpoint_every", "num_threads"),
+    *("tau", "optim.lr_actor", "optim.lr_critic", "optim.lr_alpha", "loss.alpha_init"),
+    *("rollout.starts_per_step", "rollout.retained_rounds", "rollout.chunk_size"),
+}
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_a_budget_scales_and_does_not_change_what_the_critic_means(budget):
+    # K, horizon, fit, utility and priors belong to algorithms and experiments
+    text = OmegaConf.load(CONFIGS / "budget" / f"{budget}.yaml")
+    names = {name for name in flat(OmegaConf.to_container(text)) if name != "defaults"}
+    assert names <= SCALE
 
 
 def test_tasks_of_deepmind_control_are_the_papers():

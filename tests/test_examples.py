@@ -371,7 +371,8 @@ def test_a_folder_that_holds_a_run_is_not_written_over(start):
 
 def test_the_command_itself_ends_with_a_status_and_one_line(tmp_path):
     command = [sys.executable, str(ROOT / "examples" / "eqr_sac.py"), "budget=smok", f"run_dir={tmp_path / 'run'}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 2 and not list(tmp_path.iterdir())
     assert done.stderr.startswith("error: unknown budget=smok") and done.stderr.count("\n") == 1
 

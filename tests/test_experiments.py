@@ -11,6 +11,7 @@ pytest.importorskip("hydra")
 
 from omegaconf import OmegaConf, open_dict
 
+from eqr_torchrl.lab.envs import PAPER_DMC_TASKS
 from eqr_torchrl.lab.runs import LoopSettings
 from eqr_torchrl.lab.runs.cli import run_hydra
 
@@ -37,6 +38,7 @@ JOBS = {
     "ablation/target_samples": 10 * 4 * 3 * 2,
     "ablation/stratified_samples": 10 * 4 * 4 * 2,
     "sac/quantile": 5,
+    "suite": 2 * 17,
     "exploration/mountain_car": 5,
     "exploration/pendulum_swingup": 3,
     "exploration/cartpole_swingup_sparse": 3,
@@ -111,6 +113,15 @@ def test_multirun_alone_sweeps_a_study_and_each_job_has_a_folder(tmp_path, monke
     assert jobs[0]["labels"]["env"] == "MountainCarContinuous-v0-x0.5"
     assert jobs[0]["env_steps"] == 25_000 and jobs[0]["actor"]["num_cells"] == [64, 64]
     assert not list(tmp_path.iterdir())  # Hydra leaves nothing behind
+
+
+def test_the_suite_names_tasks_and_a_budget_and_nothing_else():
+    text = OmegaConf.to_container(OmegaConf.load(CONFIGS / "experiment" / "suite.yaml"))
+    groups = {next(iter(entry)) for entry in text.pop("defaults") if isinstance(entry, dict)}
+    assert groups == {"override /env", "override /algorithm", "override /budget"}
+    assert set(text) == {"study", "hydra"} and set(text["hydra"]["sweeper"]["params"]) == {"seed", "env"}
+    tasks = text["hydra"]["sweeper"]["params"]["env"].replace(" ", "").split(",")
+    assert sorted(tasks) == sorted([*PAPER_DMC_TASKS, "mountain_car"])
 
 
 def test_a_budget_scales_a_study_down_into_another_folder():

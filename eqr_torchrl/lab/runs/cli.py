@@ -300,7 +300,8 @@ def _check_types(names: Mapping[str, inspect.Parameter], values: Mapping[str, An
         text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
         kinds = [re.sub(r"^(Sequence|list|tuple)\[.*", "list", kind.strip()) for kind in text.split("|")]
         found = "None" if value is None else type(value).__name__
-        if set(kinds) <= set(_WORDS) and found not in kinds and not (found == "int" and "float" in kinds):
+        fits = found in kinds or (found == "int" and "float" in kinds) or (found == "str" and "list" in kinds)  # "auto"
+        if set(kinds) <= set(_WORDS) and not fits:
             wanted = " or ".join(_WORDS[kind] for kind in kinds)
             raise ValueError(f"{prefix}{name} must be {wanted}, got {value!r}.")
 
