@@ -130,23 +130,19 @@ def test_the_literal_target_of_the_paper_is_a_choice_of_successors(compose):
     assert isinstance(build_loss(cfg).num_next_actions, int)
 
 
-# `loss` comes with the algorithms, `env` and `experiment` have tests of their own
+# `critic`, `loss` and `rollout` come with the algorithms; `env` and `experiment` have tests of their own
+GROUPS = ("actor", "fit", "logger", "model_buffer", "optim", "successors", "utility", "world_model")
+
+
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_every_choice_of_every_group_goes_with_every_budget(budget):
-    for group in (
-        "actor",
-        "algorithm",
-        "fit",
-        "logger",
-        "model_buffer",
-        "optim",
-        "successors",
-        "utility",
-        "world_model",
-    ):
-        for choice in choices(group):
-            words = [f"{group}={choice}", f"budget={budget}"]
-            run_hydra(lambda cfg: None, CONFIGS, "eqr_sac", words, schema=LoopSettings)  # exits where a part refuses
+    found = [choices(group) for group in GROUPS]
+    rounds = [[names[i % len(names)] for names in found] for i in range(max(map(len, found)))]  # each choice once
+    jobs = [[f"{group}={choice}" for group, choice in zip(GROUPS, names, strict=True)] for names in rounds]
+    for words in [*jobs, *([f"algorithm={algorithm}"] for algorithm in ALGORITHMS)]:
+        run_hydra(
+            lambda cfg: None, CONFIGS, "eqr_sac", [*words, f"budget={budget}"], schema=LoopSettings
+        )  # or it exits
 
 
 SCALE = {

@@ -28,6 +28,8 @@ from hydra.errors import HydraException, InstantiationException, MissingConfigEx
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
+from eqr_torchrl.lab.runs.folder import settings_of_run
+
 #: Errors that a user can cause; they are reported in one line.
 EXPECTED = (ValueError, RuntimeError, ImportError, OSError, HydraException, OmegaConfBaseException)
 _LEFT_TO_HYDRA = ("--cfg", "-c", "--info", "-i", "--hydra-help", "--resolve", "--package", "-p")
@@ -49,8 +51,9 @@ def run_hydra(
 ) -> Any:
     """Composes the configuration that the command line asks for, checks it, and calls ``main`` with it.
 
-    Keys, choices and types are checked first, for a sweep value by value. Hydra writes no files; ``--multirun`` goes
-    through its sweeper and launcher (basic, Ray, submitit), and only submitit's files are kept, under ``slurm/``.
+    Keys, choices and types are checked first, for a sweep value by value. Without
+    ``--multirun``, ``resume=RUN`` takes the settings of that run, but for those that are typed. Hydra writes no files;
+    sweeps go through its sweeper and launcher (basic, Ray, submitit); only submitit's files are kept, under ``slurm/``.
 
     Args:
         main: takes the composed configuration.
@@ -85,9 +88,12 @@ def run_hydra(
         script = _Script(main, config_name, folders, schema)
         if any(word.split("=")[0] in _LEFT_TO_HYDRA for word in words):
             return script.call_hydra(words)
-        if options.config_dir:
-            overrides.append(f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in folders[1:])}]")
-        config = script.compose(overrides, sweep=options.multirun, show=options.help)
+        with tempfile.TemporaryDirectory() as folder:
+            if not options.multirun:
+                script = script.resumed(overrides, Path(folder))
+            if len(script.folders) > 1:
+                overrides.append(f"hydra.searchpath=[{','.join(f'file://{path}' for path in script.folders[1:])}]")
+            config = script.compose(overrides, sweep=options.multirun, show=options.help)
         if options.help:
             return print(script.help(config))
         return script.run_sweep(overrides) if options.multirun else main(config)
@@ -125,6 +131,27 @@ class _Script(NamedTuple):
             last = max(map(len, values), default=1) - 1
             jobs = [[found[min(i, len(found) - 1)] for found in values] for i in range(last, -1, -1)]
             return [self._check(job) for job in jobs][-1]
+
+    def resumed(self, overrides: Sequence[str], folder: Path) -> _Script:
+        """With resume=RUN, the same script whose primary configuration, in ``folder``, has that run's settings.
+
+        All groups are there without a choice, so that what is typed changes the run's settings and nothing else does.
+        """
+        source = {word.key_or_group: word.value() for word in _parse(overrides)}.get("resume")
+        if not isinstance(source, str) or source == "auto":
+            return self
+        try:
+            settings = settings_of_run(source)
+        except ValueError:  # the run itself says what is missing
+            return self
+        with hydra.initialize_config_dir(str(self.folders[0]), job_name=self.config_name, version_base="1.3"):
+            usual = hydra.compose(self.config_name, return_hydra_config=True)
+        groups = [name for name in usual.hydra.runtime.choices if not name.startswith("hydra/")]
+        entries: Any = OmegaConf.to_container(OmegaConf.masked_copy(usual, [str(k) for k in usual if k != "hydra"]))
+        entries |= _linked(settings, entries, OmegaConf.create(settings))  # the run may be older than some setting
+        defaults = ["_self_", *({group: None} for group in groups)]
+        OmegaConf.save({"defaults": defaults, **entries}, folder / f"{self.config_name}.yaml")
+        return self._replace(folders=[folder, *self.folders])
 
     def run_sweep(self, overrides: Sequence[str]) -> None:
         """Runs the script for every combination of values; a job that fails does not stop the others."""
@@ -186,7 +213,7 @@ class _Script(NamedTuple):
         """The choices of a group, without the folders named after other scripts; none if it is a key."""
         found = [(folder / group, file) for folder in self.folders for file in (folder / group).rglob("*.yaml")]
         names = {file.relative_to(root).with_suffix("").as_posix() for root, file in found if group}
-        others = {file.stem for file in self.folders[0].glob("*.yaml")}
+        others = {file.stem for folder in self.folders for file in folder.glob("*.yaml")}
         own = [name for name in names if name.startswith(f"{self.config_name}/")]
         own = own or [name for name in names if name.rpartition("/")[0].split("/")[0] not in others]
         return sorted(own, key=lambda name: (name.count("/"), name))
@@ -239,6 +266,15 @@ class _Script(NamedTuple):
         except (ValueError, OmegaConfBaseException) as error:
             raise CommandLineError(one_line(error)) from error
         return plain
+
+
+def _linked(settings: Any, usual: Any, run: DictConfig) -> Any:
+    """The settings of a run, where a part's follows from another, such as ``${batch_size}``, by that name again."""
+    if isinstance(settings, dict):
+        usual = usual if isinstance(usual, dict) else {}
+        return {name: _linked(value, usual.get(name), run) for name, value in settings.items()}
+    link = re.fullmatch(r"\$\{(\w+)\}", usual) if isinstance(usual, str) else None
+    return usual if link and run.get(link[1]) == settings else settings
 
 
 def _check_key(word: Any, config: DictConfig) -> None:

@@ -26,6 +26,8 @@ cuda_graph: false
 steps: 10
 name: ${env.name}-${hydra:runtime.choices.algorithm}
 out: null
+resume: null
+half: ${steps}
 loss: {tau: 0.1}
 part: {_target_: eqr_torchrl.imagination.EnsembleSuccessors, num_next_states: 1, num_members: null, sampling: iid}
 net: {_target_: eqr_torchrl.networks.make_critic, num_cells: [8], num_quantiles: 1}
@@ -262,6 +264,26 @@ def test_no_message_names_a_class_path_or_the_grammar_of_hydra(configs, capsys):
             run_hydra(never, configs, "script", [mistake])
         told = capsys.readouterr().err
         assert not re.search(r"\w+\.\w+\.\w+|Exception|token|input|grammar|Lexer|target|full_key", told), told
+
+
+def test_a_resumed_run_keeps_its_settings_but_for_those_that_are_typed(configs, tmp_path):
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    started = run_hydra(
+        lambda cfg: cfg,
+        configs,
+        "script",
+        ["algorithm=mbpo", "utility=optimistic", "steps=7", "gamma=0.5", "part=null"],
+    )
+    OmegaConf.save(started, run / "config.yaml", resolve=True)
+    (run / "checkpoints" / "step_000000007.pt").write_bytes(b"")
+    words = [f"resume={run}", "gamma=0.99"]  # that of the script, and typed: the run's was another
+    cfg = run_hydra(lambda cfg: cfg, configs, "script", words)
+    assert (cfg.steps, cfg.gamma, cfg.successors, cfg.loss.utility.kind) == (7, 0.99, None, "optimistic")
+    assert (cfg.part, cfg.resume, cfg.name) == (None, str(run), "Pendulum-v1-mbpo")
+    cfg = run_hydra(lambda cfg: cfg, configs, "script", [*words, "utility=mean", "env=dmc/cheetah-run"])
+    assert (cfg.loss.utility.kind, cfg.env.limit, cfg.steps) == ("mean", 1000, 7)
+    assert run_hydra(lambda cfg: cfg.half, configs, "script", [*words, "steps=5"]) == 5  # it follows from another
 
 
 def test_bugs_keep_their_traceback_and_so_does_everything_on_request(configs, monkeypatch):
