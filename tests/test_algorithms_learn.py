@@ -31,18 +31,17 @@ def train(script: str, *words: str) -> float:
     spec = importlib.util.spec_from_file_location(f"learning_{script}", ROOT / "examples" / f"{script}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.draw = lambda *args: None
     with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
         return module.main(hydra.compose(script, [*SIZES, *words]))
 
 
 def mean_return(push: float) -> float:
-    """In the episodes of the run's last evaluation, of a policy that pushes towards zero, or not at all."""
+    """Of a policy that pushes towards zero, or not at all."""
 
     def policy(td):
         return td.set("action", -push * (2 * td["observation"]).clamp(-1, 1))
 
-    rows = evaluate(PointEnv(), policy, num_episodes=EPISODES, seed=1_000_003 * (STEPS + 1))
+    rows = evaluate(PointEnv(), policy, num_episodes=EPISODES, seed=0)
     return sum(row["episode_return"] for row in rows) / EPISODES
 
 

@@ -25,12 +25,6 @@ def test_the_script_takes_one_optimiser_step(capsys):
     assert "epistemic std" in capsys.readouterr().out
 
 
-def test_the_first_screen_says_what_why_and_how():
-    first_screen = TEXT.split("\n## ")[0]
-    assert len(first_screen.splitlines()) < 40
-    assert all(word in first_screen for word in ("**Why.**", "**How.**", "examples/eqr_sac.py", "-m pytest"))
-
-
 def test_commands_name_extras_and_scripts_that_exist():
     tomllib = pytest.importorskip("tomllib")  # Python 3.11
     extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])

@@ -31,11 +31,3 @@ def test_no_file_names_the_path_of_one_machine():
 
 def test_no_file_is_large():
     assert not [path.name for path in tracked_files() if path.stat().st_size > 3_000_000]
-
-
-def test_every_source_file_starts_with_a_docstring_and_future_annotations():
-    for path in tracked_files():
-        if path.suffix == ".py" and path.relative_to(ROOT).parts[0] == "eqr_torchrl":
-            text = path.read_text()
-            assert text.startswith(('"""', 'r"""')), path.name
-            assert "from __future__ import annotations" in text, path.name

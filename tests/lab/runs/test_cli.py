@@ -273,7 +273,7 @@ def test_a_resumed_run_keeps_its_settings_but_for_those_that_are_typed(configs, 
         lambda cfg: cfg,
         configs,
         "script",
-        ["algorithm=mbpo", "utility=optimistic", "steps=7", "gamma=0.5", "part=null"],
+        ["algorithm=mbpo", "utility@loss.utility=optimistic", "steps=7", "gamma=0.5", "part=null"],
     )
     OmegaConf.save(started, run / "config.yaml", resolve=True)
     (run / "checkpoints" / "step_000000007.pt").write_bytes(b"")
@@ -281,7 +281,7 @@ def test_a_resumed_run_keeps_its_settings_but_for_those_that_are_typed(configs, 
     cfg = run_hydra(lambda cfg: cfg, configs, "script", words)
     assert (cfg.steps, cfg.gamma, cfg.successors, cfg.loss.utility.kind) == (7, 0.99, None, "optimistic")
     assert (cfg.part, cfg.resume, cfg.name) == (None, str(run), "Pendulum-v1-mbpo")
-    cfg = run_hydra(lambda cfg: cfg, configs, "script", [*words, "utility=mean", "env=dmc/cheetah-run"])
+    cfg = run_hydra(lambda cfg: cfg, configs, "script", [*words, "utility@loss.utility=mean", "env=dmc/cheetah-run"])
     assert (cfg.loss.utility.kind, cfg.env.limit, cfg.steps) == ("mean", 1000, 7)
     assert run_hydra(lambda cfg: cfg.half, configs, "script", [*words, "steps=5"]) == 5  # it follows from another
 
