@@ -1,6 +1,7 @@
 """The packages of a distribution: those below ``eqr_torchrl``, and the scripts and configurations of the clone.
 
-``pyproject.toml`` says in which folders the latter are: ``examples`` is ``eqr_torchrl.lab.scripts``, and ``configs`` beside it.
+``pyproject.toml`` says in which folders the latter are: ``examples`` is ``eqr_torchrl.lab.scripts``, ``configs`` beside
+it.
 """
 
 from setuptools import find_packages, setup
