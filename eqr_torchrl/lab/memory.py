@@ -45,7 +45,7 @@ def check_memory(
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
     else:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else math.inf
     gib = num_bytes / 2**30
     size = f"{gib:.2f} GiB" if gib >= 0.1 else f"{math.ceil(gib * 1024)} MiB"
     if num_bytes > total:
