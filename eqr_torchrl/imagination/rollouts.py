@@ -18,7 +18,6 @@ from eqr_torchrl.functional.rarity import check_rare_threshold, rarity_weights
 from eqr_torchrl.imagination.buffers import check_counts
 from eqr_torchrl.imagination.horizon import newest_transitions, open_loop_errors, steps_within
 from eqr_torchrl.imagination.model_based import ModelBasedEnv, check_model_env
-from eqr_torchrl.networks._cpu import onednn_products
 from eqr_torchrl.world_models import WorldModel
 
 TRANSITION_KEYS = (
@@ -32,7 +31,6 @@ TRANSITION_KEYS = (
 
 
 @torch.no_grad()
-@onednn_products()
 def branched_rollout(
     model_env: ModelBasedEnv,
     policy: Callable[[TensorDictBase], TensorDictBase],

@@ -6,10 +6,12 @@ import pytest
 import torch
 from torchrl.objectives import SoftUpdate
 
+from eqr_torchrl.imagination import ModelBasedEnv, branched_rollout, make_model_buffer
 from eqr_torchrl.networks import _cpu as products
 from eqr_torchrl.networks import fast_inference
 from eqr_torchrl.objectives import EpistemicQuantileLoss, make_optimizer, make_update
-from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic
+from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic, toy_env
+from eqr_torchrl.world_models import GaussianEnsemble
 
 
 @pytest.mark.parametrize(("flag", "fast"), [("avx512_bf16", True), ("amx_bf16", True), ("avx2", False)])
@@ -96,3 +98,17 @@ def test_code_of_a_user_inside_an_update_finds_the_setting_of_the_process(monkey
     update(toy_batch(B=64, M=3, K=2))
     assert len(found) == 6  # a hook at target, prediction and policy loss; utility; before and after the step
     assert set(found) == {("highest", before)}
+
+
+def test_rules_of_a_user_inside_a_rollout_find_the_setting_of_the_process(monkeypatch):
+    monkeypatch.setattr(products, "_onednn_keeps_float32", lambda: True)
+    found = []
+
+    def rule(next_observation, action):
+        found.append(torch.get_float32_matmul_precision())
+        return torch.zeros(*action.shape[:-1], 1, dtype=torch.bool)
+
+    model_env = ModelBasedEnv(GaussianEnsemble(3, 1, num_cells=(8,)), toy_env(), termination_fn=rule)
+    buffer = make_model_buffer(100, batch_size=5)
+    branched_rollout(model_env, toy_actor(), torch.zeros(10, 3), buffer, num_starts=10, horizon=2)
+    assert set(found) == {"highest"}
