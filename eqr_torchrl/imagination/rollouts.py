@@ -42,6 +42,7 @@ def branched_rollout(
     keys: Sequence[NestedKey] = TRANSITION_KEYS,
     chunk_size: int = 4096,
     weights: Tensor | None = None,
+    stop_fn: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> dict[str, float]:
     r"""Rolls the policy out in every member, from states drawn with replacement, into the model buffer.
 
@@ -61,6 +62,8 @@ def branched_rollout(
             ``"member"``, int64, is available too: the member that a row stays in, or ``-1`` in ``"resampled"`` mode.
         chunk_size: rows of each member that are simulated at once, which bounds the memory.
         weights: how often each state is drawn, relative to the others, shape ``[n]``. Defaults to ``None``: uniformly.
+        stop_fn: maps observations ``[M, B, S]`` and actions ``[M, B, A]`` to bool ``[M, B, 1]``: a row ends with the
+            transition for which it is true, as a time limit would end it, without termination. Defaults to ``None``.
 
     Returns:
         ``rows`` written, ``dropped`` rows that were not finite, and the mean ``reward`` of the written ones.
@@ -108,6 +111,8 @@ def branched_rollout(
             rows, dropped = rows + count, dropped + int((alive & ~finite).sum())
             reward_sum += torch.where(stored, reward.squeeze(-1), 0.0).sum()
             alive = stored & ~terminated.squeeze(-1)
+            if stop_fn is not None:
+                alive = alive & ~stop_fn(observation, action).squeeze(-1)
             if not alive.any():
                 break
             # rows that have ended continue from their last state, so that their predictions stay finite
@@ -186,6 +191,7 @@ class BranchedRollouts:
             raise ValueError(f"error_threshold must be positive, got {error_threshold}.")
         self.error_threshold, self.rare_threshold = error_threshold, check_rare_threshold(rare_threshold)
         self.steps_per_round, self.retained_rounds, self.chunk_size = steps_per_round, retained_rounds, chunk_size
+        self.stop_fn: Callable[[Tensor, Tensor], Tensor] | None = None  # of branched_rollout; may change with a fit
         self.rollouts: list[tuple[ModelBasedEnv, int]] = []  # and transitions of each member in a round
         for rule in rules:
             if set(rule) != {"member", "starts"} or rule["starts"] not in ("per_member", "shared"):
@@ -242,6 +248,7 @@ class BranchedRollouts:
             For each rule, under the name of its member, what :func:`branched_rollout` returns, and the ``horizon``.
         """
         options: dict[str, Any] = {"horizon": self.horizon, "keys": self.keys, "chunk_size": self.chunk_size}
+        options["stop_fn"] = self.stop_fn
         if self.rare_threshold is not None:
             options["weights"] = rarity_weights(data["next", "reward"], self.rare_threshold)
         report = {}

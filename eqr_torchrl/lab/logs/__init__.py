@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from eqr_torchrl.lab.logs.careful import PenalizedModel, clone_behaviour, disagreement, uncertainty_stop
 from eqr_torchrl.lab.logs.check import check_transitions
 from eqr_torchrl.lab.logs.episodes import LogSpecs, episode_ends, episodes_of, returns_to_go, specs_of, split_episodes
 from eqr_torchrl.lab.logs.reading import read_transitions, transitions_from
 
 __all__ = [
     "LogSpecs",
+    "PenalizedModel",
     "check_transitions",
+    "clone_behaviour",
+    "disagreement",
     "episode_ends",
     "episodes_of",
     "read_transitions",
@@ -16,4 +20,5 @@ __all__ = [
     "specs_of",
     "split_episodes",
     "transitions_from",
+    "uncertainty_stop",
 ]

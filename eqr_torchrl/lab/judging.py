@@ -1,0 +1,264 @@
+"""What a policy is worth, judged from a log: returns in models it was not trained in, with calibrated intervals."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import Any, NamedTuple
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+
+from eqr_torchrl.imagination import ModelBasedEnv
+from eqr_torchrl.lab.diagnostics import (
+    held_out_errors,
+    member_returns,
+    rollout_drift,
+    trajectory_windows,
+    trusted_horizon,
+)
+from eqr_torchrl.lab.logs.careful import disagreement
+from eqr_torchrl.lab.logs.episodes import episodes_of, returns_to_go
+
+_FEATURES = 256  # of the value of the logging policy
+_ROLLOUTS = 8  # in each member from each state
+
+
+class Judgement(NamedTuple):
+    """Expected return of an episode, in units of reward, and an interval; see :class:`Judge`."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.4g} ({self.low:.4g} to {self.high:.4g})"
+
+
+class Judge:
+    r"""Estimates what a policy returns, from held-out episodes and an ensemble of its own.
+
+    From the first states of the held-out episodes the policy acts in each member for ``horizon`` steps, as many as the
+    members can be trusted; what comes later counts as the logging policy would earn it, a value :math:`V` of state and
+    remaining steps that is fitted to the training episodes (ridge regression on random features):
+
+    .. math:: \hat J = \mathrm{E}_m \mathrm{E}_{s_0} \Big[ \sum_{t<h} r_t + V(s_h, L - h) \Big]
+
+    The interval is :math:`\hat J \pm q\,s`, where :math:`s^2` is the variance of that mean over members plus what the
+    rollouts' own noise leaves in it. :math:`q` is conformal (split; `Lei et al. (2018)
+    <https://arxiv.org/abs/1604.04173>`_): the logged actions of held-out episodes are imagined in the same way,
+    and a share ``confidence`` of their real returns lies within ``q`` deviations.
+
+    Judge in members that the policy was not trained in: it has learned to exploit the errors of the others.
+
+    Args:
+        model_env: fitted members as an environment, with the rule of the episodes' end.
+        train: transitions of training episodes, from :func:`~eqr_torchrl.lab.logs.split_episodes`.
+        held_out: transitions of held-out episodes.
+        confidence: share of real returns that an interval is to hold.
+        num_episodes: over how many episodes the return is averaged that the interval is to hold.
+        seed: of features and rollouts.
+
+    Attributes:
+        horizon: steps that are imagined.
+        limit: steps of the longest episode, the time limit that is assumed.
+        width: :math:`q`, in deviations.
+        logged: mean return of the held-out and training episodes, with the interval of its standard error.
+        trusted: steps until the members' error reaches the spread of the states.
+
+    Examples:
+        >>> from eqr_torchrl import FixedStepsFit, GaussianEnsemble, never_terminates
+        >>> from eqr_torchrl.lab.logs import split_episodes
+        >>> train, held_out = split_episodes(toy_env(max_steps=10).rollout(200, break_when_any_done=False))
+        >>> model = GaussianEnsemble(3, 1, num_members=3, num_cells=(16,))
+        >>> _ = FixedStepsFit(model, num_steps=20)(train)
+        >>> judge = Judge(ModelBasedEnv(model, toy_env(), termination_fn=never_terminates), train, held_out)
+        >>> found = judge(toy_actor())
+        >>> found.low < found.value < found.high
+        True
+    """
+
+    def __init__(
+        self,
+        model_env: ModelBasedEnv,
+        train: TensorDictBase,
+        held_out: TensorDictBase,
+        *,
+        confidence: float = 0.9,
+        num_episodes: int = 10,
+        seed: int = 0,
+    ) -> None:
+        if not 0 < confidence < 1:
+            raise ValueError(f"confidence must be between 0 and 1, got {confidence}.")
+        self.model_env, self.seed, self.num_episodes = model_env, seed, num_episodes
+        episodes, self.held_out = [*episodes_of(train), *episodes_of(held_out)], episodes_of(held_out)
+        self.limit = max(map(len, episodes))
+        first = torch.stack([returns_to_go(episode)[0] for episode in episodes])
+        self.scale = float(first.std(correction=0)) or 1.0
+        error = 1.645 * float(first.std(correction=1)) / math.sqrt(len(first)) if len(first) > 1 else math.inf
+        self.logged = Judgement(float(first.mean()), float(first.mean()) - error, float(first.mean()) + error)
+        self.trusted = self._trusted()
+        self.horizon = max(min(self.trusted, self.limit), 1)
+        self._fit_value(train)
+        self.width = self._calibrate(confidence)
+
+    def __call__(self, policy: Any) -> Judgement:
+        """Judges the deterministic actions of a policy that reads ``observation`` and writes ``action``."""
+        starts = torch.stack([episode["observation"][0] for episode in self.held_out])
+        value, within, between = self._imagined(policy, starts, self.limit)
+        noise = (within.mean() + value.var(correction=0)) / self.num_episodes  # of rollouts, and of where they start
+        deviation = (between.mean(0).var(correction=1) + noise).sqrt()
+        value, half = float(value.mean()), self.width * float(self._floor(deviation))
+        return Judgement(value, value - half, value + half)
+
+    def _imagined(self, policy: Any, starts: Tensor, limits: Tensor | int) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean return of each start ``[R]``, variance of a return in a member ``[R]``, means of members ``[R, M]``."""
+        left = torch.as_tensor(limits).expand(len(starts)).sub(self.horizon).clamp(min=0)
+
+        def later(tensordict: TensorDictBase) -> Tensor:  # [M, R * P]
+            state = tensordict["observation"]
+            remaining = left.to(state.device).repeat_interleave(_ROLLOUTS).expand(state.shape[:-1])
+            return self._value(state, remaining)
+
+        returns = member_returns(
+            self.model_env, policy, starts, horizon=self.horizon, gamma=1.0, num_rollouts=_ROLLOUTS,
+            deterministic=True, final_value=later, seed=self.seed,
+        ).returns  # fmt: skip
+        return returns.mean((1, 2)), returns.var(-1).mean(1), returns.mean(-1)
+
+    def _calibrate(self, confidence: float) -> float:
+        scores = []
+        for episode in self.held_out:
+            real, ended = returns_to_go(episode), bool(episode["next", "terminated"][-1])
+            limit = self.limit if ended else len(episode)
+            for begin in range(0, max(limit - self.horizon, 0) + 1, self.horizon):
+                if begin >= len(episode):
+                    break
+                actions = episode["action"][begin:]
+                start = episode["observation"][begin : begin + 1]
+                value, within, between = self._imagined(_Replay(actions), start, limit - begin)
+                deviation = self._floor((between[0].var(correction=1) + within[0]).sqrt())
+                scores.append(float((real[begin] - value[0]).abs() / deviation))
+        scores.sort()
+        rank = math.ceil((len(scores) + 1) * confidence)
+        self.num_scores = len(scores)
+        return scores[min(rank, len(scores)) - 1]
+
+    def _floor(self, deviation: Tensor) -> Tensor:
+        return deviation.clamp(min=0.02 * self.scale)  # members that agree by chance are not certain
+
+    def _trusted(self) -> int:
+        """Steps that the members predict better than the mean of all states, on held-out episodes."""
+        length = max(map(len, self.held_out))
+        windows: list[TensorDictBase] = []
+        while not windows or sum(map(len, windows)) < min(5, len(self.held_out)):  # enough of equal length
+            windows = [trajectory_windows(episode, length) for episode in self.held_out if len(episode) >= length]
+            length = max(int(0.8 * length), 1)
+            if length == 1:
+                break
+        joined: Any = torch.cat(windows)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        return trusted_horizon(rollout_drift(self.model_env, joined, num_particles=5, seed=self.seed))
+
+    def _fit_value(self, train: TensorDictBase) -> None:
+        generator = torch.Generator().manual_seed(self.seed)
+        states, remaining, targets = [], [], []
+        for episode in episodes_of(train):
+            limit = self.limit if episode["next", "terminated"][-1] else len(episode)
+            states.append(episode["observation"])
+            remaining.append(limit - torch.arange(len(episode)))
+            targets.append(returns_to_go(episode))
+        state, target = torch.cat(states), torch.cat(targets).double()
+        self._mean, self._std = state.mean(0), state.std(0).clamp(min=1e-6)
+        self._weight = torch.randn(state.shape[1] + 1, _FEATURES, generator=generator) / math.sqrt(state.shape[1] + 1)
+        self._phase = 2 * math.pi * torch.rand(_FEATURES, generator=generator)
+        self._coefficients = torch.zeros(1)
+        features = self._features(state, torch.cat(remaining)).double()
+        ridge = 1e-2 * len(features) / _FEATURES * torch.eye(features.shape[1], dtype=torch.float64)
+        solution = torch.linalg.solve(features.T @ features + ridge, features.T @ (target - target.mean()))
+        self._coefficients, self._offset = solution.float(), float(target.mean())
+        self._range = float(target.min()), float(target.max())
+
+    def _features(self, state: Tensor, remaining: Tensor) -> Tensor:
+        inputs = ((state - self._mean) / self._std).clamp(-3, 3)
+        inputs = torch.cat([inputs, 3 * remaining.unsqueeze(-1).to(inputs) / self.limit], -1)
+        return (inputs @ self._weight + self._phase).cos()
+
+    def _value(self, state: Tensor, remaining: Tensor) -> Tensor:
+        """What the logging policy earns from here on, ``[...]``; nothing after the limit."""
+        found = self._features(state.cpu(), remaining.cpu()) @ self._coefficients + self._offset
+        return torch.where(remaining.cpu() > 0, found.clamp(*self._range), 0.0).to(state.device)
+
+
+class _Replay(nn.Module):
+    """A policy that repeats logged actions ``[T, A]``, and the last of them where the log has ended."""
+
+    def __init__(self, actions: Tensor) -> None:
+        super().__init__()
+        self.actions, self.step = actions, 0
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        action = self.actions[min(self.step, len(self.actions) - 1)].to(tensordict["observation"])
+        self.step += 1
+        return tensordict.set("action", action.expand(*tensordict.batch_size, -1).clone())
+
+
+@torch.no_grad()
+def offline_report(judge: Judge, policy: Any, train: TensorDictBase) -> list[str]:
+    """One page about a policy that was learned from a log, a line a topic, advice last.
+
+    Args:
+        judge: what the policy is judged by.
+        policy: reads ``observation``, writes ``action``.
+        train: transitions of the training episodes, whose ranges the policy may leave.
+    """
+    held_out: Any = torch.cat(judge.held_out)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    model_env, found = judge.model_env, judge(policy)
+    explained = held_out_errors(model_env.world_model, held_out).explained.nanmean(0).tolist()
+    reward = explained.pop() if model_env.world_model.predicts_reward else math.nan
+    typical = disagreement(model_env.world_model, held_out["observation"], held_out["action"]).quantile(0.99)
+
+    state, beyond = held_out["observation"].to(model_env.device), []
+    action = policy(held_out.select("observation").to(model_env.device))["action"]
+    far = disagreement(model_env.world_model, state, action).gt(typical).float().mean()
+    logged = train["observation"]
+    low, high = logged.amin(0), logged.amax(0)
+    next_state = model_env.world_model(
+        *(v.expand(model_env.world_model.num_members, *v.shape) for v in (state, action))
+    )
+    reached = next_state[0][..., : state.shape[-1]].cpu()
+    outside = ((reached < low) | (reached > high)).float().mean((0, 1))
+    beyond = [f"entry {i} in {share:.0%}" for i, share in enumerate(outside.tolist()) if share > 0.02]
+    return [
+        f"held-out episodes  {len(judge.held_out)} of up to {judge.limit} steps; one step ahead the models explain "
+        f"{statistics.median(explained):.0%} of the change of a typical entry, {min(explained):.0%} of the worst"
+        + ("" if math.isnan(reward) else f", {reward:.0%} of the reward"),
+        f"how far            errors reach the spread of the states after {judge.trusted} steps; {judge.horizon} are "
+        "imagined",
+        f"leaves the data    at {far:.0%} of held-out states its action is less certain than 99 % of those logged; "
+        f"next states outside the logged range: {', '.join(beyond) or 'none'}",
+        f"logging policy     return {judge.logged} of an episode",
+        f"this policy        return {found} of an episode, from {judge.num_scores} held-out predictions",
+        f"advice             {advice(judge, found, median=statistics.median(explained))}",
+    ]
+
+
+def advice(judge: Judge, found: Judgement, *, median: float = 1.0) -> str:
+    """One sentence: whether to use the policy that was judged.
+
+    Examples:
+        >>> from types import SimpleNamespace
+        >>> judge = SimpleNamespace(trusted=50, horizon=50, limit=100, logged=Judgement(1.0, 0.0, 2.0))
+        >>> advice(judge, Judgement(9.0, 5.0, 13.0))
+        'Better than the logging policy even at the lower end, by 4: try it, and watch it closely.'
+    """
+    if median < 0.5 or judge.trusted < min(5, judge.limit):
+        return (
+            f"Do not use it: the models predict {judge.trusted} steps only; log more, or wider actions, or fit longer."
+        )
+    if found.low > judge.logged.value:
+        gain = found.low - judge.logged.value
+        return f"Better than the logging policy even at the lower end, by {gain:.3g}: try it, and watch it closely."
+    if found.high < judge.logged.value:
+        return "Worse than the logging policy even at the upper end: keep the logging policy, or train longer."
+    return "Not to be told from the logging policy: log more episodes, or ask for less by a more cautious utility."

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from eqr_torchrl.imagination import ModelBasedEnv, branched_rollout, make_model_buffer, never_terminates
+from eqr_torchrl.lab.logs import PenalizedModel, clone_behaviour, disagreement, uncertainty_stop
+from eqr_torchrl.testing import toy_actor, toy_batch, toy_env
+from eqr_torchrl.world_models import WorldModel
+
+
+class Fan(WorldModel):
+    """Two members that step by the action, and part by twice the distance from 0: member means x + a -+ |x|."""
+
+    def __init__(self):
+        super().__init__(1, num_members=2)
+        self.sign = torch.nn.Parameter(torch.tensor([-1.0, 1.0]).view(2, 1, 1), requires_grad=False)
+
+    def forward(self, observation, action):
+        loc = torch.cat([observation + action + self.sign * observation.abs(), torch.zeros_like(action)], -1)
+        return loc, torch.zeros_like(loc)
+
+
+def rows(*states):
+    return torch.tensor(states).unsqueeze(-1), torch.zeros(len(states), 1)
+
+
+def test_disagreement_is_the_spread_of_the_members():
+    # means 3 -+ 3 for the state, deviation 3, and 0 -+ 0 for the reward: sqrt((9 + 0) / 2)
+    found = disagreement(Fan(), *rows(3.0, 0.0))
+    torch.testing.assert_close(found, torch.tensor([[4.5**0.5], [0.0]]))
+
+
+def test_rollouts_end_where_members_disagree_more_than_on_held_out_data():
+    held_out = TensorDict({"observation": torch.linspace(0, 1, 101)[:, None], "action": torch.zeros(101, 1)}, [101])
+    stop = uncertainty_stop(Fan(), held_out, level=0.5)
+    assert stop.threshold == pytest.approx(0.5 / 2**0.5)
+    assert stop(*rows(0.4, 0.6)).flatten().tolist() == [False, True]
+
+    def stay(tensordict):
+        return tensordict.set("action", torch.zeros(*tensordict.batch_size, 1))
+
+    model_env, buffer = ModelBasedEnv(Fan(), toy_env(1), termination_fn=never_terminates), make_model_buffer(100)
+    # member 1 doubles the state: 0.3, 0.6 (the last, as 0.6 > 0.5); member 0 stays at 0 from its second step on
+    branched_rollout(model_env, stay, torch.tensor([[0.3]]), buffer, num_starts=1, horizon=4, stop_fn=stop)
+    assert sorted(round(x, 3) for x in buffer[:]["observation"].flatten().tolist()) == [0.0, 0.0, 0.0, 0.3, 0.3, 0.6]
+    assert not buffer[:]["next", "terminated"].any()  # as a time limit would end it
+
+
+def test_penalised_rewards_are_less_by_the_disagreement():
+    observation, action = rows(3.0, 0.0)
+    pairs = observation.expand(2, -1, -1), action.expand(2, -1, -1)  # the same rows in both members
+    rewards = PenalizedModel(Fan(), 2.0)(*pairs)[0][..., -1]
+    torch.testing.assert_close(rewards, torch.tensor([[-2 * 4.5**0.5, 0.0]] * 2))
+    own = torch.tensor([[[3.0]], [[0.0]]]), torch.zeros(2, 1, 1)  # rows of its own in each
+    torch.testing.assert_close(PenalizedModel(Fan(), 2.0)(*own)[0][:, 0, -1], torch.tensor([-2 * 4.5**0.5, 0.0]))
+
+
+def test_penalties_need_a_learned_reward():
+    class Known(Fan):
+        def __init__(self):
+            super().__init__()
+            self.predicts_reward = False
+
+    with pytest.raises(ValueError, match="world_model must predict rewards"):
+        PenalizedModel(Known(), 1.0)
+
+
+def test_cloning_repeats_the_logged_actions_also_at_their_bounds():
+    data, actor = toy_batch(B=200), toy_actor()
+    data["observation"] = data["observation"].sign()
+    data["action"] = torch.where(data["observation"][:, :1] > 0, 1.0, -0.5)
+    assert clone_behaviour(actor, data, num_steps=300, lr=1e-2)["nll"] < 0
+    states = torch.tensor([[1.0, 1.0, 1.0], [-1.0, 1.0, 1.0]])
+    with torch.no_grad():
+        found = actor.get_dist(TensorDict({"observation": states}, [2])).deterministic_sample
+    assert found[0] > 0.9 and -0.6 < found[1] < -0.4

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import nn
+
+from eqr_torchrl.imagination import ModelBasedEnv, never_terminates
+from eqr_torchrl.lab.judging import Judge, Judgement, _Replay, advice, offline_report
+from eqr_torchrl.lab.logs import specs_of, split_episodes
+from eqr_torchrl.world_models import WorldModel
+
+LIMIT = 12
+
+
+class Walk(WorldModel):
+    """Three members of x' = x + a + b_m, with reward x + a: with drifts b_m around the truth, which has none."""
+
+    def __init__(self, drift=0.02, noise=0.1):
+        super().__init__(1, num_members=3)
+        self.drift = nn.Parameter(drift * torch.tensor([-1.0, 0.0, 1.0]).view(3, 1, 1), requires_grad=False)
+        self.noise = noise
+
+    def forward(self, observation, action):
+        loc = torch.cat([observation + action + self.drift, observation + action], -1)
+        return loc, torch.full_like(loc, self.noise) * torch.tensor([1.0, 0.0])
+
+
+class Constant(nn.Module):
+    def __init__(self, action):
+        super().__init__()
+        self.action = action
+
+    def forward(self, tensordict):
+        return tensordict.set("action", torch.full((*tensordict.batch_size, 1), self.action))
+
+
+def walk_log(num_episodes=60, seed=0, noise=0.1):
+    """Random actions within 0.3, with the true noise; episodes of twelve steps."""
+    generator, rows = torch.Generator().manual_seed(seed), []
+    for _ in range(num_episodes):
+        x = torch.randn(1, generator=generator)
+        for t in range(LIMIT):
+            action = 0.6 * torch.rand(1, generator=generator) - 0.3
+            following = x + action + noise * torch.randn(1, generator=generator)
+            end = torch.tensor([t == LIMIT - 1])
+            after = {"observation": following, "reward": x + action, "terminated": torch.tensor([False])}
+            rows.append(
+                TensorDict(
+                    {"observation": x, "action": action, "next": {**after, "truncated": end, "done": end.clone()}}, []
+                )
+            )
+            x = following
+    return torch.stack(rows).contiguous()
+
+
+def make_judge(model, seed=0, **options):
+    data = walk_log(seed=seed)
+    train, held_out = split_episodes(data, 0.3, seed=seed)
+    env = ModelBasedEnv(model, specs_of(data), termination_fn=never_terminates)
+    return Judge(env, train, held_out, seed=seed, **options), train
+
+
+def true_return(action, start):
+    """Without noise: the reward of step t is x_0 + t a + a; the noise has mean 0."""
+    return sum(start + (t + 1) * action for t in range(LIMIT))
+
+
+def test_the_value_is_that_of_the_policy_and_the_interval_holds_it():
+    judge, _ = make_judge(Walk())
+    start = torch.stack([episode["observation"][0] for episode in judge.held_out]).mean().item()
+    for action in (-0.2, 0.0, 0.2):
+        found = judge(Constant(action))
+        assert found.value == pytest.approx(true_return(action, start), abs=0.8)
+        assert found.low < true_return(action, start) < found.high
+    assert judge.limit == judge.horizon == LIMIT
+
+
+@pytest.mark.parametrize("drift", [0.02, 0.2])
+def test_intervals_hold_real_returns_of_other_episodes_as_often_as_they_say(drift):
+    """Also with members that are ten times too unsure: the width is calibrated on held-out episodes."""
+    judge, _ = make_judge(Walk(drift), confidence=0.8, num_episodes=1)
+    inside = []
+    for episode in walk_log(40, seed=9).split(LIMIT):
+        value, within, between = judge._imagined(_Replay(episode["action"]), episode["observation"][:1], LIMIT)
+        half = judge.width * judge._floor((between[0].var(correction=1) + within[0]).sqrt())
+        inside.append(bool((episode["next", "reward"].sum() - value[0]).abs() <= half))
+    assert 0.6 <= sum(inside) / len(inside) <= 1.0
+
+
+def test_beyond_the_trusted_steps_the_logging_policy_counts():
+    """Members that scatter at once: one step is imagined, and the rest is what random actions earn, 11 x_1."""
+    judge, _ = make_judge(Walk(drift=3.0, noise=1.0))
+    assert judge.horizon < 4
+    state = torch.tensor([[-1.0], [1.0]])
+    value = judge._value(state, torch.full((2,), LIMIT - 1))
+    torch.testing.assert_close(value, 11.0 * state.flatten(), atol=2.5, rtol=0.0)
+    assert judge._value(state, torch.zeros(2)).tolist() == [0.0, 0.0]
+
+
+def test_the_report_is_one_page_with_one_advice():
+    judge, train = make_judge(Walk())
+    lines = offline_report(judge, Constant(0.3), train)
+    assert len(lines) == 6 and all("\n" not in line for line in lines)
+    assert lines[-1].startswith("advice             Better than the logging policy even at the lower end")
+    assert offline_report(judge, Constant(-0.3), train)[-1].startswith("advice             Worse than")
+
+
+@pytest.mark.parametrize(
+    ("found", "begin"),
+    [
+        (Judgement(9.0, 5.0, 13.0), "Better than the logging policy even at the lower end, by 4"),
+        (Judgement(-9.0, -13.0, -5.0), "Worse than"),
+        (Judgement(1.0, -3.0, 5.0), "Not to be told from the logging policy"),
+    ],
+)
+def test_advice_compares_the_interval_with_the_logging_policy(found, begin):
+    class Made:
+        trusted, limit, logged = 50, 100, Judgement(1.0, 0.0, 2.0)
+
+    assert advice(Made(), found).startswith(begin)
+    Made.trusted = 2
+    assert advice(Made(), found).startswith("Do not use it: the models predict 2 steps only")
