@@ -3,6 +3,7 @@
 python examples/eqr_sac.py                                          # Pendulum-v1, a few minutes on two cores
 python examples/eqr_sac.py env=dmc/cheetah-run budget=paper         # steps and updates of the paper
 python examples/eqr_sac.py utility=optimistic algorithm=qr_mbpo     # another utility, another algorithm
+python examples/eqr_sac.py data=npz data.path=log.npz               # from a log, without random warm-up
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from eqr_torchrl.lab.comparison import plot_learning_curve
 from eqr_torchrl.lab.diagnostics import plot_start_values
 from eqr_torchrl.lab.envs import TerminationGuard, import_by_name, reward_bounds, termination_for
 from eqr_torchrl.lab.evaluation import evaluate
+from eqr_torchrl.lab.logs import read_transitions
 from eqr_torchrl.lab.memory import check_memory
-from eqr_torchrl.lab.runs import LoopSettings, Run, seed_everything
+from eqr_torchrl.lab.runs import LoopSettings, Run, load_agent, seed_everything
 from eqr_torchrl.lab.runs.cli import run_hydra
 from eqr_torchrl.objectives import make_update
 
@@ -44,6 +46,8 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
     """The loop of Algorithm 2; evaluations, if any, have an environment of their own."""
     if cfg.reward_bounds == "auto":
         cfg.reward_bounds = reward_bounds(env)  # None: unknown
+    if cfg.data is not None:
+        cfg.warmup_steps = 1  # a log takes the place of random actions
     config: Any = OmegaConf.to_container(cfg, resolve=True)
     run = Run(LoopSettings.of(config), labels=config["labels"], logger=config["logger"], config=config)
 
@@ -63,10 +67,16 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
     print(check_memory("D", cfg.replay_capacity, env.fake_tensordict().select(*TRANSITION_KEYS)))
     print(check_memory("D_model", imagine.capacity, imagine.transition, cfg.model_buffer.dtype, cfg.device))
     replay = make_replay_buffer(cfg.replay_capacity)
+    if cfg.data is not None:
+        replay.extend(read_transitions(cfg.data.path, columns=cfg.data.columns).select(*TRANSITION_KEYS))
     model_buffer = instantiate(cfg.model_buffer, imagine.capacity, batch_size=cfg.batch_size, device=cfg.device)
     successors = instantiate(cfg.successors, imagine.model_env)  # EQR: K next states from each member
     loss = instantiate(cfg.loss, actor, critics)
     loss.make_value_estimator(gamma=cfg.gamma)
+    if cfg.start_from is not None:  # networks and models of another run, such as one of examples/offline.py
+        before = load_agent(cfg.start_from)
+        learned = capture_state(loss=before.loss, world_model=before.world_model)
+        restore_state(learned, loss=loss, world_model=world_model)
     optimizer = instantiate(cfg.optim, loss)
     update = make_update(
         lambda batch: loss(successors(batch)),

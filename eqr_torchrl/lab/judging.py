@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from eqr_torchrl.imagination import ModelBasedEnv
+from eqr_torchrl.imagination import ModelBasedEnv, never_terminates
 from eqr_torchrl.lab.diagnostics import (
     held_out_errors,
     member_returns,
@@ -18,8 +20,9 @@ from eqr_torchrl.lab.diagnostics import (
     trajectory_windows,
     trusted_horizon,
 )
-from eqr_torchrl.lab.logs.careful import disagreement
-from eqr_torchrl.lab.logs.episodes import episodes_of, returns_to_go
+from eqr_torchrl.lab.envs import import_by_name
+from eqr_torchrl.lab.logs import disagreement, episodes_of, read_transitions, returns_to_go, split_episodes
+from eqr_torchrl.lab.runs import SpaceOnly, latest_checkpoint, load_agent, load_checkpoint
 
 _FEATURES = 256  # of the value of the logging policy
 _ROLLOUTS = 8  # in each member from each state
@@ -241,6 +244,44 @@ def offline_report(judge: Judge, policy: Any, train: TensorDictBase) -> list[str
         f"this policy        return {found} of an episode, from {judge.num_scores} held-out predictions",
         f"advice             {advice(judge, found, median=statistics.median(explained))}",
     ]
+
+
+def functions_of(settings: Mapping[str, Any], data: TensorDictBase) -> dict[str, Any]:
+    """The rules of an offline run, for :class:`~eqr_torchrl.imagination.ModelBasedEnv`: those named, else learned.
+
+    ``termination_fn`` is ``None``, that is learned, only if something in the log terminated.
+    """
+    rule, reward = (
+        import_by_name(settings[name]) if settings[name] else None for name in ("termination_fn", "reward_fn")
+    )
+    if rule is None and not data["next", "terminated"].any():
+        rule = never_terminates
+    return {"termination_fn": rule, "reward_fn": reward}
+
+
+def diagnose_offline(source: str | Path) -> list[str]:
+    """The page of :func:`offline_report` about a run of ``examples/offline.py``, for the policy that it kept.
+
+    Args:
+        source: the run folder.
+
+    Raises:
+        ValueError: if it is no such run.
+    """
+    from hydra.utils import instantiate
+
+    checkpoint = latest_checkpoint(Path(source))
+    parts = {} if checkpoint is None else load_checkpoint(checkpoint)["parts"]
+    if "judges" not in parts:
+        raise ValueError(f"source must be a run folder of examples/offline.py with a checkpoint, got {source}.")
+    agent = load_agent(source, which="best")
+    settings, space = agent.settings, SpaceOnly(agent.space)
+    data = read_transitions(settings["data"]["path"], columns=settings["data"]["columns"])
+    train, held_out = split_episodes(data, settings["held_out"])
+    judges = instantiate(settings["world_model"], space)
+    judges.load_state_dict(parts["judges"])
+    model_env = ModelBasedEnv(judges, space, **functions_of(settings, data))
+    return offline_report(Judge(model_env, train, held_out), agent.actor, train)
 
 
 def advice(judge: Judge, found: Judgement, *, median: float = 1.0) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from eqr_torchrl.lab.logs.careful import PenalizedModel, clone_behaviour, disagreement, uncertainty_stop
 from eqr_torchrl.lab.logs.check import check_transitions
-from eqr_torchrl.lab.logs.episodes import LogSpecs, episode_ends, episodes_of, returns_to_go, specs_of, split_episodes
+from eqr_torchrl.lab.logs.episodes import episode_ends, episodes_of, returns_to_go, specs_of, split_episodes
 from eqr_torchrl.lab.logs.reading import read_transitions, transitions_from
 
 __all__ = [
-    "LogSpecs",
     "PenalizedModel",
     "check_transitions",
     "clone_behaviour",

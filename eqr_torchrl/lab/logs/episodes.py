@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
-from torchrl.data import Bounded, Composite, Unbounded
+
+from eqr_torchrl.lab.runs import SpaceOnly
 
 
 def follows(data: TensorDictBase) -> Tensor:
@@ -79,31 +80,13 @@ def returns_to_go(episode: TensorDictBase) -> Tensor:
     return episode["next", "reward"].flatten().double().flip(0).cumsum(0).flip(0).float()
 
 
-class LogSpecs:
-    """The sizes and bounds of a log, where networks and models ask an environment for them. See :func:`specs_of`."""
-
-    batch_size, device = torch.Size([]), None
-
-    def __init__(self, env_name: str, observation_size: int, action_low: Tensor, action_high: Tensor) -> None:
-        self.env_name = env_name
-        self.observation_spec = Composite(observation=Unbounded(torch.Size([observation_size])))
-        self.action_spec = self.action_spec_unbatched = Bounded(action_low, action_high, action_low.shape)
-
-    def fake_tensordict(self) -> TensorDict:
-        """A transition of zeros."""
-        flag, observation = torch.zeros(1, dtype=torch.bool), self.observation_spec.zero()["observation"]
-        following = {"observation": observation, "reward": torch.zeros(1), "terminated": flag, "truncated": flag}
-        following["done"] = flag
-        return TensorDict({"observation": observation, "action": self.action_spec.zero(), "next": following}, [])
-
-
 def specs_of(
     data: TensorDictBase,
     *,
     action_low: float | Sequence[float] | None = None,
     action_high: float | Sequence[float] | None = None,
     name: str = "log",
-) -> Any:
+) -> SpaceOnly:
     """What networks, models and rollouts need of an environment, from a log: there is no simulator to ask.
 
     Args:
@@ -127,4 +110,5 @@ def specs_of(
     )
     if not (low < high).all():
         raise ValueError(f"action_low must lie below action_high, got {low.tolist()} and {high.tolist()}.")
-    return LogSpecs(name, data["observation"].shape[-1], low.clone(), high.clone())
+    sizes = {"observation_size": data["observation"].shape[-1]}
+    return SpaceOnly({"env": name, **sizes, "action_low": low.tolist(), "action_high": high.tolist()})

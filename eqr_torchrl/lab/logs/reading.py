@@ -12,6 +12,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from eqr_torchrl.lab.runs import latest_checkpoint, load_checkpoint
+
 Columns = Mapping[str, str | Sequence[str]]
 
 #: What an entry is called in a file: first the name of D4RL, then others.
@@ -197,8 +199,6 @@ def _imported(module: str, suffix: str) -> Any:
 
 
 def _from_run(folder: Path) -> TensorDict:
-    from eqr_torchrl.lab.runs import latest_checkpoint, load_checkpoint
-
     checkpoint = latest_checkpoint(folder)
     replay = None if checkpoint is None else load_checkpoint(checkpoint)["parts"].get("replay")
     if not replay or not replay["num_rows"]:

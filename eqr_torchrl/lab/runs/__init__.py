@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eqr_torchrl.lab.runs.agent import Agent, load_agent
+from eqr_torchrl.lab.runs.agent import Agent, SpaceOnly, load_agent
 from eqr_torchrl.lab.runs.checkpoint import (
     capture_state,
     checkpoint_path,
@@ -30,6 +30,7 @@ __all__ = [
     "Run",
     "RunLogger",
     "RunStatus",
+    "SpaceOnly",
     "capture_state",
     "checkpoint_path",
     "differing_settings",

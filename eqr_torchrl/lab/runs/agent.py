@@ -290,7 +290,7 @@ def _load_run(folder: Path, checkpoint: Path) -> Agent:
     except ImportError as error:
         raise ImportError("loading a checkpoint needs Hydra: pip install 'eqr_torchrl[hydra]'.") from error
     settings, saved = read_settings_file(folder / CONFIG_FILE), load_checkpoint(checkpoint)
-    parts, space = saved["parts"], _SpaceOnly(saved["space"])
+    parts, space = saved["parts"], SpaceOnly(saved["space"])
     actor = instantiate(settings["actor"], space)
     critics = [instantiate(settings["critic"], space).eval() for _ in range(settings["loss"]["num_qvalue_nets"])]
     loss = instantiate(settings["loss"], actor, critics)
@@ -340,8 +340,12 @@ def check_space(trained: Mapping[str, Any], env: EnvBase, source: str) -> None:
         raise ValueError(f"{source} was trained with {before}, and {found['env']} has {now}.")
 
 
-class _SpaceOnly(EnvBase):
-    """Sizes and bounds for which networks are built, without a simulator."""
+class SpaceOnly(EnvBase):
+    """Sizes and bounds for which networks are built, without a simulator.
+
+    Args:
+        space: ``env``, a name, ``observation_size``, ``action_low`` and ``action_high``, lists of numbers.
+    """
 
     def __init__(self, space: Mapping[str, Any]) -> None:
         super().__init__()
@@ -389,7 +393,7 @@ def _build_actor(network: Mapping[str, Any], space: Mapping[str, Any]) -> Any:
     if network["builder"] != "make_actor" or network["activation"] not in _ACTIVATIONS:
         raise ValueError(f"a policy of make_actor with one of {', '.join(_ACTIVATIONS)} is needed, got {network}.")
     return make_actor(
-        _SpaceOnly(space),
+        SpaceOnly(space),
         num_cells=network["num_cells"],
         activation_class=_ACTIVATIONS[network["activation"]],
         log_std_bounds=tuple(network["log_std_bounds"]),

@@ -1,0 +1,120 @@
+"""Learning from logs: ours, penalised rewards, the mean, behaviour cloning, and CQL, IQL, TD3+BC of d3rlpy.
+
+    python benchmarks/offline.py data/cheetah-run-medium.npz dmc/cheetah-run --algorithms posterior penalty none cloning
+    ~/d3rlpy_venv/bin/python benchmarks/offline.py data/... dmc/cheetah-run --algorithms cql iql td3bc
+
+Each line of the table is one run: the return of ten episodes in the simulator of the policy that was kept (ours:
+of the best lower end; d3rlpy: the last, since it has no rule), the mean return of the log, and for ours the judged interval and
+whether it held. d3rlpy lives in an environment of its own. Overrides after -- go to examples/offline.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from eqr_torchrl.lab.envs import make_env
+from eqr_torchrl.lab.evaluation import evaluate
+from eqr_torchrl.lab.logs import clone_behaviour, episodes_of, read_transitions, returns_to_go, specs_of
+from eqr_torchrl.lab.runs import load_agent, read_csv
+from eqr_torchrl.networks import make_actor
+
+ROOT = Path(__file__).parents[1]
+OURS, BASELINES = ("posterior", "penalty", "none"), {"cql": "CQLConfig", "iql": "IQLConfig", "td3bc": "TD3PlusBCConfig"}
+COLUMNS = ("data", "algorithm", "seed", "return", "logged", "low", "value", "high", "held")
+
+
+def ours(options: argparse.Namespace, pessimism: str, seed: int) -> tuple[Any, dict[str, Any]]:
+    folder = options.out / f"{options.data.stem}-{pessimism}-{seed}"
+    words = ["data=npz", f"data.path={options.data}", f"pessimism={pessimism}", f"seed={seed}", f"run_dir={folder}"]
+    words += ["resume=auto", "progress=false", *options.overrides]
+    subprocess.run([sys.executable, str(ROOT / "examples" / "offline.py"), *words], check=True)
+    agent = load_agent(folder, which="best")
+    rows = [row for row in read_csv(folder / "metrics.csv") if row.get("judged/low")]
+    best = max(rows, key=lambda row: float(row["judged/low"]))
+    return agent.actor, {name: float(best[f"judged/{name}"]) for name in ("low", "value", "high")}
+
+
+def cloned(options: argparse.Namespace, data: Any) -> Any:
+    actor = make_actor(specs_of(data))
+    clone_behaviour(actor, data, num_steps=options.updates)
+    return actor
+
+
+def d3rlpy_policy(options: argparse.Namespace, name: str, seed: int) -> Any:
+    import d3rlpy  # pyright: ignore[reportMissingImports]  # in an environment of its own
+
+    d3rlpy.seed(seed)
+    with np.load(options.data) as file:
+        arrays = {key: file[key] for key in ("observations", "actions", "rewards", "terminals", "timeouts")}
+    arrays["timeouts"][-1] |= ~arrays["terminals"][-1].astype(bool)
+    arrays = {key: value.astype(np.float32) for key, value in arrays.items()}
+    dataset = d3rlpy.dataset.MDPDataset(**arrays)
+    config = getattr(d3rlpy.algos, BASELINES[name])
+    scaler = d3rlpy.preprocessing.MinMaxActionScaler()
+    algorithm = config(action_scaler=scaler, observation_scaler=d3rlpy.preprocessing.StandardObservationScaler())
+    algorithm = algorithm.create(device="cpu")
+    algorithm.fit(
+        dataset, n_steps=options.updates, n_steps_per_epoch=options.updates, show_progress=False,
+        logger_adapter=d3rlpy.logging.NoopAdapterFactory(),
+    )  # fmt: skip
+
+    def policy(tensordict: Any) -> Any:
+        observation = tensordict["observation"].numpy()
+        action = algorithm.predict(observation.reshape(-1, observation.shape[-1])).astype(np.float32)
+        return tensordict.set("action", torch.from_numpy(action).view(*tensordict.batch_size, -1))
+
+    return policy
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("env")
+    parser.add_argument("--algorithms", nargs="+", default=[*OURS, "cloning"], choices=[*OURS, "cloning", *BASELINES])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--updates", type=int, default=10_000, help="of cloning and d3rlpy (%(default)s)")
+    parser.add_argument("--max-episode-steps", type=int)
+    parser.add_argument("--out", type=Path, default=Path("runs/offline"))
+    parser.add_argument("overrides", nargs="*", help="of examples/offline.py, after --")
+    options = parser.parse_args()
+    data = read_transitions(options.data)
+    logged = float(np.mean([float(returns_to_go(episode)[0]) for episode in episodes_of(data)]))
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name in options.algorithms:
+        for seed in options.seeds:
+            torch.manual_seed(seed)
+            judged: dict[str, Any] = {}
+            if name in OURS:
+                policy, judged = ours(options, name, seed)
+            else:
+                policy = cloned(options, data) if name == "cloning" else d3rlpy_policy(options, name, seed)
+            env = make_env(options.env, max_episode_steps=options.max_episode_steps)
+            rows = evaluate(env, policy, num_episodes=10, seed=1000 + seed)
+            found = float(np.mean([row["episode_return"] for row in rows]))
+            held = int(judged["low"] <= found <= judged["high"]) if judged else ""
+            row = [
+                options.data.stem,
+                name,
+                seed,
+                found,
+                logged,
+                *(judged.get(k, "") for k in ("low", "value", "high")),
+                held,
+            ]
+            table = options.out / "offline.csv"
+            new = not table.exists()
+            with open(table, "a", newline="", encoding="utf-8") as file:
+                csv.writer(file, lineterminator="\n").writerows([COLUMNS, row] if new else [row])
+            print(dict(zip(COLUMNS, row, strict=True)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""The script that learns from a log, as a user starts it, on a log that takes seconds."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import hydra
+import numpy as np
+import pytest
+import torch
+
+from eqr_torchrl.lab.judging import diagnose_offline
+from eqr_torchrl.lab.runs import load_agent, load_checkpoint, read_csv
+from eqr_torchrl.testing import toy_env
+
+ROOT = Path(__file__).parents[2]
+TINY = [
+    "env_steps=6",
+    "eval_every=3",
+    "checkpoint_every=2",
+    "log_every=1",
+    "retrain_every=3",
+    "batch_size=10",
+    "clone_steps=3",
+    "fit.num_steps=3",
+    "world_model.num_cells=[16]",
+    "rollout.starts_per_step=3",
+    "progress=false",
+]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of TorchRL
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Runs a script in a folder of a name, on a log of twelve episodes of ten steps."""
+    data = toy_env(max_steps=10).rollout(120, break_when_any_done=False)
+    arrays = {"observations": data["observation"], "actions": data["action"], "rewards": data["next", "reward"]}
+    arrays |= {"next_observations": data["next", "observation"], "timeouts": data["next", "truncated"]}
+    np.savez(tmp_path / "plant.npz", **{name: value.numpy() for name, value in arrays.items()})
+
+    def run(run_dir: str, *overrides: str, script: str = "offline", tiny=TINY):
+        spec = importlib.util.spec_from_file_location(f"example_{script}", ROOT / "examples" / f"{script}.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        for name in ("plot_learning_curve", "plot_value_distribution"):
+            monkeypatch.setattr(module, name, lambda *args: None, raising=False)
+        words = [*tiny, "data=npz", f"data.path={tmp_path / 'plant.npz'}", f"run_dir={tmp_path / run_dir}", *overrides]
+        with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+            cfg = hydra.compose(script, words)
+        return tmp_path / run_dir, module.main(cfg)
+
+    return run
+
+
+def test_a_log_becomes_a_policy_and_a_page_about_it(start, capsys):
+    folder, low = start("run")
+    printed = capsys.readouterr().out
+    assert "ok      order" in printed and "advice   " in printed
+    judged = [row for row in read_csv(folder / "metrics.csv") if row["judged/low"]]
+    assert float(judged[-1]["judged/low"]) <= float(judged[-1]["judged/value"]) <= float(judged[-1]["judged/high"])
+    evaluations = read_csv(folder / "evaluations.csv")
+    assert {row["env"] for row in evaluations} == {"plant"}
+    lows = [float(row["episode_return"]) for row in evaluations]
+    assert lows[-1] == pytest.approx(low, rel=1e-5)
+    best = load_agent(folder, which="best")  # the policy of the best lower end, without any simulator
+    assert best.evaluation["mean_return"] == pytest.approx(max(lows), rel=1e-5)
+    assert load_agent(folder).world_model.num_members == 5
+    page = diagnose_offline(folder)  # of the policy that was kept, from the folder alone
+    assert len(page) == 6 and all(line in printed for line in page[:1] + page[3:4])
+    with pytest.raises(ValueError, match=r"a run folder of examples/offline.py"):
+        diagnose_offline(folder / "checkpoints")
+
+
+def test_a_resumed_run_continues_to_the_letter(start):
+    whole, _ = start("whole")
+    parts, _ = start("parts", "env_steps=4")
+    start("parts", f"resume={parts}")
+    files = [folder / "checkpoints" / "step_000000006.pt" for folder in (whole, parts)]
+    losses = [load_checkpoint(file)["parts"]["loss"] for file in files]
+    assert all(torch.equal(value, losses[1][name]) for name, value in losses[0].items())
+
+
+@pytest.mark.parametrize("pessimism", ["penalty", "none"])
+def test_the_baselines_are_choices_of_the_same_parts(start, pessimism):
+    folder, _ = start(pessimism, f"pessimism={pessimism}", "env_steps=3")
+    assert read_csv(folder / "evaluations.csv")[0]["utility"] == "mean"
+
+
+def test_online_learning_starts_with_the_log_and_with_an_offline_run(start):
+    offline, _ = start("offline", "env_steps=3")
+    module = "budget=smoke", "progress=false", "env_steps=4", "retrain_every=2", "eval_every=null", "batch_size=10"
+    rest = "algorithm=member_values", "env.max_episode_steps=9", "world_model.num_cells=[16]"
+    rest += ("actor.num_cells=[128,128]", f"start_from={offline}", "world_model.prior_scale=0.1", "fit.num_steps=1")
+    folder, _ = start("online", *rest, script="eqr_sac", tiny=module)
+    replay = load_checkpoint(folder / "checkpoints" / "step_000000004.pt")["parts"]["replay"]
+    assert replay["num_rows"] == 120 + 1 + 4  # the log, one step in place of the warm-up, and four
