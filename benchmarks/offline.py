@@ -4,8 +4,8 @@
     ~/d3rlpy_venv/bin/python benchmarks/offline.py data/... dmc/cheetah-run --algorithms cql iql td3bc
 
 Each line of the table is one run: the return of ten episodes in the simulator of the policy that was kept (ours:
-of the best lower end; d3rlpy: the last, since it has no rule), the mean return of the log, and for ours the judged interval and
-whether it held. d3rlpy lives in an environment of its own. Overrides after -- go to examples/offline.py.
+of the best lower end; d3rlpy: the last, since it has no rule), the mean return of the log, and for ours the judged
+interval and whether it held. d3rlpy lives in an environment of its own. Overrides after -- go to examples/offline.py.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def save(data: TensorDictBase, path: Path) -> None:
         name: value[:, 0] if name in ("rewards", "terminals", "timeouts") else value for name, value in arrays.items()
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(path, **arrays)
+    np.savez_compressed(path, **arrays)  # pyright: ignore[reportArgumentType]
     first = [float(returns_to_go(episode)[0]) for episode in episodes_of(data)]
     print(f"{path}: {len(data)} transitions, {len(first)} episodes, mean return {np.mean(first):.4g}")
 

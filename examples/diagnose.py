@@ -47,6 +47,7 @@ from eqr_torchrl.lab.diagnostics import (
     value_quantiles,
     value_spread,
 )
+from eqr_torchrl.lab.judging import diagnose_offline
 from eqr_torchrl.lab.runs import load_agent
 
 TAIL = 0.01  # share of a value that may lie beyond the end of an episode or rollout
@@ -83,6 +84,9 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     args = parse_arguments()
     agent = load_agent(args.source)
+    if "held_out" in agent.settings:  # of examples/offline.py: there may be no simulator
+        print(*diagnose_offline(args.source), sep="\n")
+        return
     cfg: Any = OmegaConf.create(agent.settings)
     folder, actor, critic, alpha = agent.folder, agent.actor, agent.critic, agent.alpha
     steps = 2 * math.ceil(math.log(TAIL) / math.log(cfg.gamma))  # the first half has small tails

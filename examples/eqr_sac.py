@@ -56,6 +56,11 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
     imagined_policy = instantiate(cfg.inference)(actor)  # the same policy, faster on many states
     critics = [instantiate(cfg.critic, env).to(cfg.device) for _ in range(cfg.loss.num_qvalue_nets)]
     world_model = instantiate(cfg.world_model, env).to(cfg.device)  # posterior over MDPs
+    if cfg.start_from is not None:  # what another run has learned, such as one of examples/offline.py
+        before = load_agent(cfg.start_from)
+        learned = [before.actor, before.world_model, *before.critics]
+        for part, other in zip([actor, world_model, *critics], learned, strict=True):
+            part.load_state_dict(other.state_dict())
     fit = instantiate(cfg.fit, world_model)  # maximum likelihood
     rule = None if world_model.predicts_termination else termination_for(env, cfg.termination_fn)
     reward_fn = import_by_name(cfg.reward_fn) if cfg.reward_fn else None
@@ -73,10 +78,6 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
     successors = instantiate(cfg.successors, imagine.model_env)  # EQR: K next states from each member
     loss = instantiate(cfg.loss, actor, critics)
     loss.make_value_estimator(gamma=cfg.gamma)
-    if cfg.start_from is not None:  # networks and models of another run, such as one of examples/offline.py
-        before = load_agent(cfg.start_from)
-        learned = capture_state(loss=before.loss, world_model=before.world_model)
-        restore_state(learned, loss=loss, world_model=world_model)
     optimizer = instantiate(cfg.optim, loss)
     update = make_update(
         lambda batch: loss(successors(batch)),

@@ -74,8 +74,8 @@ def main(cfg: DictConfig) -> float | None:
     with run:
         for step in run.steps():
             if step < 1:
-                run.log("model", fit(train))  # learn the models
-                run.log("judges", fit_judges(train))  # and others, which the policy cannot learn to exploit
+                # learn the models, and others to judge in, whose errors the policy cannot learn to exploit
+                run.log("model", {"policy": fit(train), "judges": fit_judges(train)})
                 run.log("clone", logs.clone_behaviour(actor, train, num_steps=cfg.clone_steps))
                 continue
             if judge is None:

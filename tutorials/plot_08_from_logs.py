@@ -71,7 +71,7 @@ print(*check_transitions(log, action_low=-1.0, action_high=1.0), sep="\n")
 
 env = specs_of(log, action_low=-1.0, action_high=1.0, name="corridor")
 train, held_out = split_episodes(log)
-model = GaussianEnsemble(1, 1, num_members=5, num_cells=(32, 32), reward_prior_scale=0.5)
+model = GaussianEnsemble(1, 1, num_members=5, num_cells=(32, 32), reward_prior_scale=2.0)
 FixedStepsFit(model, num_steps=400, lr=3e-3)(train)
 model_env = ModelBasedEnv(model, env, termination_fn=never_terminates)
 

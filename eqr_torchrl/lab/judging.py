@@ -24,6 +24,8 @@ from eqr_torchrl.lab.envs import import_by_name
 from eqr_torchrl.lab.logs import disagreement, episodes_of, read_transitions, returns_to_go, split_episodes
 from eqr_torchrl.lab.runs import SpaceOnly, latest_checkpoint, load_agent, load_checkpoint
 
+__all__ = ["Judge", "Judgement", "advice", "diagnose_offline", "functions_of", "offline_report"]
+
 _FEATURES = 256  # of the value of the logging policy
 _ROLLOUTS = 8  # in each member from each state
 
