@@ -2,13 +2,11 @@
 
 python examples/offline.py data=npz data.path=log.npz                      # arrays of D4RL, also .hdf5
 python examples/offline.py data=run data.path=runs/MY_RUN env=pendulum     # a run's replay buffer, and a simulator
-python examples/offline.py data=csv data.path=log.csv data.columns.observation=[x,v] data.columns.action=[force] \
-    data.columns.reward=reward data.columns.episode=episode
+python examples/offline.py data=csv data.path=log.csv ...                  # a table and its columns: docs/how_to
 """
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,6 @@ from eqr_torchrl.lab.recipes import CONFIGS
 from eqr_torchrl.lab.runs import LoopSettings, Run, run_hydra, seed_everything
 from eqr_torchrl.objectives import make_update
 
-warnings.filterwarnings("ignore", category=DeprecationWarning, module="torchrl")
 torchrl_logger.setLevel("WARNING")
 
 
@@ -38,39 +35,30 @@ def main(cfg: DictConfig) -> float | None:
     env = logs.specs_of(data, **cfg.bounds, name=Path(cfg.data.path).stem)
     train, held_out = logs.split_episodes(data, cfg.held_out)
     rules = functions_of(cfg, data)
-    if rules["termination_fn"] is None:
-        cfg.world_model.learn_termination = True
+    cfg.world_model.learn_termination = rules["termination_fn"] is None
     if cfg.reward_bounds == "auto":
         cfg.reward_bounds = [bound.item() for bound in data["next", "reward"].aminmax()]
     config: Any = OmegaConf.to_container(cfg, resolve=True)
     run = Run(LoopSettings.of(config), labels=config["labels"], logger=config["logger"], config=config)
 
     # The parts
-    actor, critics = instantiate(cfg.actor, env), [instantiate(cfg.critic, env)]
+    actor, critic = instantiate(cfg.actor, env), instantiate(cfg.critic, env)
     world_model, judges = instantiate(cfg.world_model, env), instantiate(cfg.world_model, env)
     fit, fit_judges = instantiate(cfg.fit, world_model), instantiate(cfg.fit, judges)
     model = logs.PenalizedModel(world_model, cfg.penalty) if cfg.penalty else world_model
     imagine = instantiate(cfg.rollout, model, env, **rules)
     model_buffer = instantiate(cfg.model_buffer, imagine.capacity, batch_size=cfg.batch_size)
     successors = instantiate(cfg.successors, imagine.model_env)
-    loss = instantiate(cfg.loss, actor, critics)
-    loss.make_value_estimator(gamma=cfg.gamma)
+    loss = instantiate(cfg.loss, actor, [critic]).make_value_estimator(gamma=cfg.gamma)
     optimizer, updater = instantiate(cfg.optim, loss), SoftUpdate(loss, tau=cfg.tau)
     update = make_update(lambda batch: loss(successors(batch)), optimizer, updater, sample=model_buffer.sample)
     simulator = instantiate(cfg.env, seed=cfg.seed) if cfg.env else None
     judge: Any = None
-
-    def judged(num_episodes: int, seed: int) -> list[dict]:
-        found = judge(actor)
-        run.log("judged", found._asdict())
-        if simulator is not None:  # a number to report: nothing is chosen by it
-            rows = evaluate(simulator, actor, num_episodes=num_episodes, seed=seed)
-            run.log("simulator", {"return": sum(row["episode_return"] for row in rows) / num_episodes})
-        return [{"episode": 0, "episode_return": found.low, "episode_length": judge.horizon}]
+    found: Any = None  # the last judgement
 
     parts = {"loss": loss, "optimizer": optimizer, "model_buffer": model_buffer}
     run.keep(env=env, policy=actor, world_model=world_model, judges=judges, **parts)
-    run.evaluate_with(judged)
+    run.evaluate_with(lambda num_episodes, seed: [judge.as_row(found)])
     with run:
         for step in run.steps():
             if step < 1:
@@ -85,6 +73,12 @@ def main(cfg: DictConfig) -> float | None:
             if (step - 1) % cfg.retrain_every == 0:
                 run.log("rollout", imagine(actor, train, model_buffer))  # imagine
             run.log("train", update())  # learn values, improve the policy
+            if step % cfg.eval_every == 0 or step == cfg.env_steps:
+                found = judge(actor)  # the run keeps the policy of the best lower end
+                run.log("judged", found._asdict())
+                if simulator is not None:  # a number to report: nothing is chosen by it
+                    rows = evaluate(simulator, actor, num_episodes=cfg.eval_episodes, seed=cfg.seed)
+                    run.log("simulator", {"return": sum(row["episode_return"] for row in rows) / len(rows)})
     if judge is not None:
         print(*offline_report(judge, actor, train), sep="\n")
         plot_learning_curve(run.folder, run.folder / "figures" / "learning_curve.png")

@@ -12,8 +12,8 @@ From logs: a corridor with an unexplored side
 # The log
 # -------
 #
-# A corridor from -1 to 1. Whoever wrote the log worked around 0.6, where there is a small reward, and turned back at
-# 0. Nobody knows what is on the left: here, nothing.
+# A corridor from -1 to 1; whoever steps out of it has ended. Whoever wrote the log worked around 0.6, where there is a
+# small reward, and turned back at 0. Nobody knows what is on the left: here, nothing.
 
 import matplotlib.pyplot as plt
 import torch
@@ -31,7 +31,6 @@ from eqr_torchrl import (
     make_actor,
     make_critic,
     make_model_buffer,
-    never_terminates,
 )
 from eqr_torchrl.lab.logs import check_transitions, disagreement, specs_of, split_episodes, transitions_from
 from eqr_torchrl.objectives import make_optimizer, make_update
@@ -44,20 +43,28 @@ torch.set_num_threads(1)  # small tensors
 
 
 def move(x, action):
-    """The corridor: where an action leads, and what that earns."""
-    x = (x + 0.15 * action).clamp(-1, 1)
+    """Where an action leads, and what that earns."""
+    x = x + 0.15 * action
     return x, 0.5 * torch.exp(-(((x - 0.6) / 0.25) ** 2))
 
 
-rows = {"observation": [], "action": [], "reward": [], "next_observation": [], "episode": []}
+def outside(next_observation, action):
+    """The rule that ends an episode."""
+    return next_observation.abs() > 1
+
+
+rows = {name: [] for name in ("observation", "action", "reward", "next_observation", "terminated", "episode")}
 for episode in range(25):
     x = torch.rand(1)
     for _ in range(20):
         action = 2 * torch.rand(1) - 1
         action = action.abs() if x < 0.15 else action  # turns back
         following, reward = move(x, action)
-        for name, value in zip(rows, (x, action, reward, following, torch.tensor(episode)), strict=True):
+        ended = outside(following, action)
+        for name, value in zip(rows, (x, action, reward, following, ended, torch.tensor(episode)), strict=True):
             rows[name].append(value)
+        if ended:
+            break
         x = following
 log = transitions_from({name: torch.stack(values).numpy() for name, values in rows.items()})
 print(*check_transitions(log, action_low=-1.0, action_high=1.0), sep="\n")
@@ -73,7 +80,7 @@ env = specs_of(log, action_low=-1.0, action_high=1.0, name="corridor")
 train, held_out = split_episodes(log)
 model = GaussianEnsemble(1, 1, num_members=5, num_cells=(32, 32), reward_prior_scale=2.0)
 FixedStepsFit(model, num_steps=400, lr=3e-3)(train)
-model_env = ModelBasedEnv(model, env, termination_fn=never_terminates)
+model_env = ModelBasedEnv(model, env, termination_fn=outside)
 
 grid = torch.linspace(-1, 1, 81).unsqueeze(-1)
 still = torch.zeros_like(grid)
@@ -126,6 +133,8 @@ def walk(actor, num_steps=20):
         x, reward = move(x, action)
         path.append(float(x))
         earned += float(reward)
+        if outside(x, action):
+            break
     return path, earned
 
 

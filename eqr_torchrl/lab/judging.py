@@ -21,6 +21,7 @@ from eqr_torchrl.lab.diagnostics import (
     trusted_horizon,
 )
 from eqr_torchrl.lab.envs import import_by_name
+from eqr_torchrl.lab.evaluation import EpisodeRow
 from eqr_torchrl.lab.logs import disagreement, episodes_of, read_transitions, returns_to_go, split_episodes
 from eqr_torchrl.lab.runs import SpaceOnly, latest_checkpoint, load_agent, load_checkpoint
 
@@ -116,6 +117,10 @@ class Judge:
         deviation = (between.mean(0).var(correction=1) + noise).sqrt()
         value, half = float(value.mean()), self.width * float(self._floor(deviation))
         return Judgement(value, value - half, value + half)
+
+    def as_row(self, found: Judgement) -> EpisodeRow:
+        """The lower end as an evaluation of one episode: the score by which a run keeps a policy."""
+        return {"episode": 0, "episode_return": found.low, "episode_length": self.horizon, "terminated": 0}
 
     def _imagined(self, policy: Any, starts: Tensor, limits: Tensor | int) -> tuple[Tensor, Tensor, Tensor]:
         """Mean return of each start ``[R]``, variance of a return in a member ``[R]``, means of members ``[R, M]``."""
