@@ -53,6 +53,7 @@ def main(cfg: DictConfig) -> float | None:
     optimizer, updater = instantiate(cfg.optim, loss), SoftUpdate(loss, tau=cfg.tau)
     update = make_update(lambda batch: loss(successors(batch)), optimizer, updater, sample=model_buffer.sample)
     simulator = instantiate(cfg.env, seed=cfg.seed) if cfg.env else None
+    imagined_policy = instantiate(cfg.inference)(actor)  # the same policy, faster on many states
     judge: Any = None
     found: Any = None  # the last judgement
 
@@ -71,7 +72,7 @@ def main(cfg: DictConfig) -> float | None:
                 if cfg.stop_level:
                     imagine.stop_fn = logs.uncertainty_stop(world_model, held_out, level=cfg.stop_level)
             if (step - 1) % cfg.retrain_every == 0:
-                run.log("rollout", imagine(actor, train, model_buffer))  # imagine
+                run.log("rollout", imagine(imagined_policy, train, model_buffer))  # imagine
             run.log("train", update())  # learn values, improve the policy
             if step % cfg.eval_every == 0 or step == cfg.env_steps:
                 found = judge(actor)  # the run keeps the policy of the best lower end

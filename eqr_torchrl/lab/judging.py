@@ -249,7 +249,7 @@ def offline_report(judge: Judge, policy: Any, train: TensorDictBase) -> list[str
         f"next states outside the logged range: {', '.join(beyond) or 'none'}",
         f"logging policy     return {judge.logged} of an episode",
         f"this policy        return {found} of an episode, from {judge.num_scores} held-out predictions",
-        f"advice             {advice(judge, found, median=statistics.median(explained))}",
+        f"advice             {advice(judge, found, explained=statistics.median(explained), reward=reward)}",
     ]
 
 
@@ -291,8 +291,14 @@ def diagnose_offline(source: str | Path) -> list[str]:
     return offline_report(Judge(model_env, train, held_out), agent.actor, train)
 
 
-def advice(judge: Judge, found: Judgement, *, median: float = 1.0) -> str:
+def advice(judge: Judge, found: Judgement, *, explained: float = 1.0, reward: float = math.nan) -> str:
     """One sentence: whether to use the policy that was judged.
+
+    Args:
+        judge: what it was judged by.
+        found: its judgement.
+        explained: share of the change of a typical entry that the models explain on held-out episodes.
+        reward: the same share of the reward; NaN if the reward is known.
 
     Examples:
         >>> from types import SimpleNamespace
@@ -300,7 +306,9 @@ def advice(judge: Judge, found: Judgement, *, median: float = 1.0) -> str:
         >>> advice(judge, Judgement(9.0, 5.0, 13.0))
         'Better than the logging policy even at the lower end, by 4: try it, and watch it closely.'
     """
-    if median < 0.5 or judge.trusted < min(5, judge.limit):
+    if reward < 0.3:  # imagined returns are then no returns
+        return f"Do not use it: the models explain {reward:.0%} of the reward; log more of it, or pass reward_fn."
+    if explained < 0.5 or judge.trusted < min(5, judge.limit):
         return (
             f"Do not use it: the models predict {judge.trusted} steps only; log more, or wider actions, or fit longer."
         )

@@ -119,5 +119,6 @@ def test_advice_compares_the_interval_with_the_logging_policy(found, begin):
         trusted, limit, logged = 50, 100, Judgement(1.0, 0.0, 2.0)
 
     assert advice(Made(), found).startswith(begin)
+    assert advice(Made(), found, reward=-0.76).startswith("Do not use it: the models explain -76% of the reward")
     Made.trusted = 2
     assert advice(Made(), found).startswith("Do not use it: the models predict 2 steps only")
