@@ -8,7 +8,7 @@ python examples/offline.py data=csv data.path=log.csv ...                  # a t
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
@@ -20,8 +20,8 @@ from eqr_torchrl.lab import logs
 from eqr_torchrl.lab.comparison import plot_learning_curve
 from eqr_torchrl.lab.evaluation import evaluate
 from eqr_torchrl.lab.judging import Judge, functions_of, offline_report
-from eqr_torchrl.lab.recipes import CONFIGS
-from eqr_torchrl.lab.runs import LoopSettings, Run, run_hydra, seed_everything
+from eqr_torchrl.lab.runs import LoopSettings, Run, seed_everything
+from eqr_torchrl.lab.runs.cli import run_hydra
 from eqr_torchrl.objectives import make_update
 
 torchrl_logger.setLevel("WARNING")
@@ -54,8 +54,7 @@ def main(cfg: DictConfig) -> float | None:
     update = make_update(lambda batch: loss(successors(batch)), optimizer, updater, sample=model_buffer.sample)
     simulator = instantiate(cfg.env, seed=cfg.seed) if cfg.env else None
     imagined_policy = instantiate(cfg.inference)(actor)  # the same policy, faster on many states
-    judge: Any = None
-    found: Any = None  # the last judgement
+    judge, found = cast(Any, None), cast(Any, None)  # and the last judgement
 
     parts = {"loss": loss, "optimizer": optimizer, "model_buffer": model_buffer}
     run.keep(env=env, policy=actor, world_model=world_model, judges=judges, **parts)
@@ -86,5 +85,10 @@ def main(cfg: DictConfig) -> float | None:
     return run.last_return
 
 
+def cli() -> None:
+    """The command line."""
+    run_hydra(main, Path(__file__).parents[1] / "configs", "offline", schema=LoopSettings)
+
+
 if __name__ == "__main__":
-    run_hydra(main, CONFIGS, "offline", schema=LoopSettings)
+    cli()
