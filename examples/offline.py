@@ -2,7 +2,6 @@
 
 python examples/offline.py data=npz data.path=log.npz                      # arrays of D4RL, also .hdf5
 python examples/offline.py data=run data.path=runs/MY_RUN env=pendulum     # a run's replay buffer, and a simulator
-python examples/offline.py data=csv data.path=log.csv ...                  # a table and its columns: docs/how_to
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ def main(cfg: DictConfig) -> float | None:
     config: Any = OmegaConf.to_container(cfg, resolve=True)
     run = Run(LoopSettings.of(config), labels=config["labels"], logger=config["logger"], config=config)
 
-    # The parts
     actor, critic = instantiate(cfg.actor, env), instantiate(cfg.critic, env)
     world_model, judges = instantiate(cfg.world_model, env), instantiate(cfg.world_model, env)
     fit, fit_judges = instantiate(cfg.fit, world_model), instantiate(cfg.fit, judges)
@@ -55,7 +53,6 @@ def main(cfg: DictConfig) -> float | None:
     simulator = instantiate(cfg.env, seed=cfg.seed) if cfg.env else None
     imagined_policy = instantiate(cfg.inference)(actor)  # the same policy, faster on many states
     judge, found = cast(Any, None), cast(Any, None)  # and the last judgement
-
     parts = {"loss": loss, "optimizer": optimizer, "model_buffer": model_buffer}
     run.keep(env=env, policy=actor, world_model=world_model, judges=judges, **parts)
     run.evaluate_with(lambda num_episodes, seed: [judge.as_row(found)])
@@ -86,7 +83,6 @@ def main(cfg: DictConfig) -> float | None:
 
 
 def cli() -> None:
-    """The command line."""
     run_hydra(main, Path(__file__).parents[1] / "configs", "offline", schema=LoopSettings)
 
 
