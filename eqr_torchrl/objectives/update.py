@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase, TensorDictParams
+from tensordict import TensorDictBase, TensorDictParams
 from tensordict.nn import CudaGraphModule
 from torch import Tensor
 from torchrl.objectives import LossModule, SoftUpdate, TargetNetUpdater
@@ -82,10 +82,9 @@ def make_update(
         before_step: called between backward and optimiser step, where gradients can be clipped.
         after_step: called after the optimiser step, such as the ``step`` of a learning-rate scheduler.
         policy_every: policy and temperature learn in one of so many updates, the critics in each. Defaults to ``1``.
-        cuda_graph: whether the whole step is recorded at its fifth call and replayed from then on, which avoids
-            launching its kernels one by one. Batches must keep their keys and shapes, random numbers come from torch's
-            global generator, and ``sample`` must draw from a buffer of
-            :func:`~eqr_torchrl.imagination.make_model_buffer` on the same device. CUDA only.
+        cuda_graph: whether the step on a batch is recorded at its fifth call and replayed from then on, which avoids
+            launching its kernels one by one. Batches must keep their keys and shapes, and random numbers come from
+            torch's global generator. Sampling is not recorded: a replayed sampler would not see new rows. CUDA only.
 
     Returns:
         A function of a batch, or of nothing if ``sample`` is given, to the detached losses and report.
@@ -105,10 +104,10 @@ def make_update(
         raise ValueError(f"policy_every must be at least 1, and 1 with cuda_graph: got {policy_every}.")
     calls = 0
 
-    def update(batch: TensorDictBase | None = None) -> TensorDictBase:
+    def step(batch: TensorDictBase) -> TensorDictBase:
         nonlocal calls
         calls += 1
-        losses = losses_of(sample() if sample is not None else batch)  # pyright: ignore[reportArgumentType]
+        losses = losses_of(batch)
         total = losses["loss_qvalue"]
         if calls % policy_every == 0:
             total = total + losses["loss_actor"] + losses["loss_alpha"]
@@ -123,22 +122,20 @@ def make_update(
         return losses.detach()
 
     if not cuda_graph:
-        return update
+        return step if sample is None else lambda: step(sample())
     device = optimizer.param_groups[0]["params"][0].device
     if device.type != "cuda":
         raise ValueError(
             f"cuda_graph must be False where the parameters are not on a CUDA device: they are on {device}."
         )
     recorded: Any = CudaGraphModule(
-        update,  # pyright: ignore[reportArgumentType]
+        step,  # pyright: ignore[reportArgumentType]
         in_keys=[],
         out_keys=[],
         warmup=_CALLS_BEFORE_RECORDING,
         device=device,
     )
-    if sample is None:
-        return recorded
-    return lambda: recorded(TensorDict(device=device))  # a recording wants an input
+    return recorded if sample is None else lambda: recorded(sample())
 
 
 def _move_targets(updater: TargetNetUpdater) -> None:
