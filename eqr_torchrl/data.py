@@ -2,4 +2,4 @@
 
 from eqr_torchrl._moved import moved
 
-__getattr__ = moved(__name__, "eqr_torchrl.imagination", check_memory="eqr_torchrl.lab.memory")
+__getattr__ = moved(__name__, "eqr_torchrl.imagination")

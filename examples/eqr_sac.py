@@ -9,7 +9,7 @@ python examples/eqr_sac.py data=npz data.path=log.npz               # from a log
 from __future__ import annotations
 
 import warnings
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,10 @@ from torchrl.objectives import SoftUpdate
 from eqr_torchrl.imagination import TRANSITION_KEYS, make_replay_buffer
 from eqr_torchrl.lab.comparison import plot_learning_curve
 from eqr_torchrl.lab.diagnostics import plot_start_values
-from eqr_torchrl.lab.envs import TerminationGuard, import_by_name, reward_bounds, termination_for
+from eqr_torchrl.lab.envs import RewardGuard, TerminationGuard, import_by_name, reward_bounds, termination_for
 from eqr_torchrl.lab.evaluation import evaluate
 from eqr_torchrl.lab.logs import read_transitions
-from eqr_torchrl.lab.memory import check_memory
+from eqr_torchrl.lab.memory import buffer_memory, check_memory
 from eqr_torchrl.lab.runs import LoopSettings, Run, load_agent, seed_everything
 from eqr_torchrl.lab.runs.cli import run_hydra
 from eqr_torchrl.objectives import make_update
@@ -38,8 +38,13 @@ def main(cfg: DictConfig) -> float | None:
     """Trains one agent; returns the mean return of its last evaluation, ``None`` without one and of a finished run."""
     seed_everything(cfg.seed)
     with ExitStack() as stack:  # environments are closed at the end, after errors too
-        number = 1 if cfg.eval_every is None else 2
-        return train(cfg, *(stack.enter_context(closing(instantiate(cfg.env, seed=cfg.seed))) for _ in range(number)))
+        single = {"num_envs": 1} if "num_envs" in cfg.env else {}  # evaluations run one episode at a time
+        several = [{}] if cfg.eval_every is None else [{}, single]
+        envs = []
+        for changes in several:
+            envs.append(instantiate(cfg.env, seed=cfg.seed, **changes))
+            stack.callback(envs[-1].close, raise_if_closed=False)  # a collector may have closed it
+        return train(cfg, *envs)
 
 
 def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
@@ -69,8 +74,14 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
     )  # T steps in each member
     if rule is not None:
         env.append_transform(TerminationGuard(rule, env.env_name))
-    print(check_memory("D", cfg.replay_capacity, env.fake_tensordict().select(*TRANSITION_KEYS)))
-    print(check_memory("D_model", imagine.capacity, imagine.transition, cfg.model_buffer.dtype, cfg.device))
+    if cfg.reward_bounds:
+        env.append_transform(RewardGuard(cfg.reward_bounds, env.env_name))
+    buffers = (
+        buffer_memory("D", cfg.replay_capacity, env.fake_tensordict().select(*TRANSITION_KEYS)),
+        buffer_memory("D_model", imagine.capacity, imagine.transition, cfg.model_buffer.dtype, cfg.device),
+    )
+    check_memory(*buffers)
+    print(*buffers, sep="\n")
     replay = make_replay_buffer(cfg.replay_capacity)
     if cfg.data is not None:
         replay.extend(read_transitions(cfg.data.path, columns=cfg.data.columns).select(*TRANSITION_KEYS))
@@ -89,7 +100,7 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
     collector = Collector(
         env,
         actor,
-        frames_per_batch=1,
+        frames_per_batch=env.batch_size.numel(),
         total_frames=-1,
         policy_device=cfg.device,
         env_device="cpu",

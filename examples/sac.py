@@ -8,7 +8,7 @@ python examples/sac.py critic=quantile loss=epistemic_quantile labels.algorithm=
 from __future__ import annotations
 
 import warnings
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from torchrl.objectives import SoftUpdate
 from eqr_torchrl.imagination import TRANSITION_KEYS, make_replay_buffer
 from eqr_torchrl.lab.comparison import plot_learning_curve
 from eqr_torchrl.lab.evaluation import evaluate
-from eqr_torchrl.lab.memory import check_memory
+from eqr_torchrl.lab.memory import buffer_memory, check_memory
 from eqr_torchrl.lab.runs import LoopSettings, Run, seed_everything
 from eqr_torchrl.lab.runs.cli import run_hydra
 from eqr_torchrl.objectives import make_update
@@ -34,8 +34,13 @@ def main(cfg: DictConfig) -> float | None:
     """Trains one agent; returns the mean return of its last evaluation, ``None`` without one and of a finished run."""
     seed_everything(cfg.seed)
     with ExitStack() as stack:  # environments are closed at the end, after errors too
-        number = 1 if cfg.eval_every is None else 2
-        return train(cfg, *(stack.enter_context(closing(instantiate(cfg.env, seed=cfg.seed))) for _ in range(number)))
+        single = {"num_envs": 1} if "num_envs" in cfg.env else {}  # evaluations run one episode at a time
+        several = [{}] if cfg.eval_every is None else [{}, single]
+        envs = []
+        for changes in several:
+            envs.append(instantiate(cfg.env, seed=cfg.seed, **changes))
+            stack.callback(envs[-1].close, raise_if_closed=False)  # a collector may have closed it
+        return train(cfg, *envs)
 
 
 def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
@@ -44,15 +49,17 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
     run = Run(LoopSettings.of(config), labels=config["labels"], logger=config["logger"], config=config)
     actor = instantiate(cfg.actor, env).to(cfg.device)
     critics = [instantiate(cfg.critic, env).to(cfg.device) for _ in range(cfg.loss.num_qvalue_nets)]
-    print(check_memory("D", cfg.replay_capacity, env.fake_tensordict().select(*TRANSITION_KEYS), device=cfg.device))
+    memory = buffer_memory("D", cfg.replay_capacity, env.fake_tensordict().select(*TRANSITION_KEYS), device=cfg.device)
+    check_memory(memory)
+    print(memory)
     replay = make_replay_buffer(cfg.replay_capacity, batch_size=cfg.batch_size, device=cfg.device)
     loss = instantiate(cfg.loss, actor, critics)
     loss.make_value_estimator(gamma=cfg.gamma)
     optimizer, updater = instantiate(cfg.optim, loss), SoftUpdate(loss, tau=cfg.tau)
     update = make_update(loss, optimizer, updater, sample=replay.sample, cuda_graph=cfg.cuda_graph)
     collector = Collector(
-        env, actor, frames_per_batch=1, total_frames=-1, policy_device=cfg.device, env_device="cpu",
-        storing_device="cpu", auto_register_policy_transforms=False,
+        env, actor, frames_per_batch=env.batch_size.numel(), total_frames=-1, policy_device=cfg.device,
+        env_device="cpu", storing_device="cpu", auto_register_policy_transforms=False,
     )  # fmt: skip
 
     transitions = run.watch(collector)

@@ -163,6 +163,29 @@ def test_a_resumed_run_equals_the_one_that_was_never_stopped(start, scripts, mon
     assert nothing is None
 
 
+@pytest.mark.parametrize("script", ["eqr_sac", "sac"])
+def test_steps_of_several_environments_are_counted_one_by_one(start, scripts, monkeypatch, script):
+    # two environments step together; limits of 5 end both after 10 steps: the 2nd of training, and again the 12th
+    tiny = [word for word in TINY if script == "eqr_sac" or not word.startswith(("retrain", "world_model"))]
+    two = [
+        "env.num_envs=2",
+        "+env.parallel=false",
+        "env_steps=13",
+        "log_every=1",
+        "eval_every=13",
+        "checkpoint_every=0",
+    ]
+    made, make = [], scripts[script].make_replay_buffer
+    monkeypatch.setattr(scripts[script], "make_replay_buffer", lambda *a, **k: made.append(make(*a, **k)) or made[0])
+    folder, _ = start("two", *two, tiny=tiny, script=script)
+    assert len(made[0]) == 8 + 13  # warm-up and training
+    metrics = {int(float(row["env_steps"])): row for row in read_csv(folder / "metrics.csv")}
+    assert sorted(metrics) == list(range(1, 14))
+    ended = {step: row["collect/episode_length"] for step, row in metrics.items() if row["collect/episode_length"]}
+    assert ended == {1: "5.0", 2: "5.0", 11: "5.0", 12: "5.0"}
+    assert {row["episode_length"] for row in read_csv(folder / "evaluations.csv")} == {"5"}
+
+
 def test_a_resume_that_is_refused_changes_nothing(start, capsys):
     folder, _ = start("run")
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -112,7 +112,7 @@ def test_every_folder_lists_its_public_names_and_documents_them(path):
 SHOWN = {
     "eqr_torchrl": ["make_env"],
     "eqr_torchrl.comparison": ["plot_learning_curve", "read_runs", "learning_curves", "aggregate_table"],
-    "eqr_torchrl.data": ["EnsembleSuccessors", "branched_rollout", "make_replay_buffer", "check_memory"],
+    "eqr_torchrl.data": ["EnsembleSuccessors", "branched_rollout", "make_replay_buffer"],
     "eqr_torchrl.diagnostics": ["value_spread", "trusted_horizon", "plot_value_distribution"],
     "eqr_torchrl.envs": ["make_env", "check_env", "reward_bounds", "ModelBasedEnv", "never_terminates"],
     "eqr_torchrl.evaluation": ["evaluate"],

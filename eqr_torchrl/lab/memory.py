@@ -1,57 +1,153 @@
-"""How much memory a buffer will use, before it is allocated."""
+"""How much memory buffers will use, compared with what this process may use, before they are allocated."""
 
 from __future__ import annotations
 
 import math
 import os
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from tensordict import TensorDictBase
 
 from eqr_torchrl.imagination.buffers import floating_type
 
-__all__ = ["check_memory"]
+__all__ = ["BufferMemory", "buffer_memory", "check_memory", "memory_limit"]
 
 
-def check_memory(
+@dataclass(frozen=True)
+class BufferMemory:
+    """Memory of a buffer once it is full.
+
+    Args:
+        name: name in messages.
+        capacity: number of transitions kept.
+        num_bytes: memory of all of them, in bytes.
+        device: where they are, as PyTorch names it.
+
+    Examples:
+        >>> print(BufferMemory("D", 1000, 64_000_000))
+        D (1,000 transitions) will use up to 62 MiB of cpu memory.
+    """
+
+    name: str
+    capacity: int
+    num_bytes: int
+    device: str = "cpu"
+
+    def __str__(self) -> str:
+        size = _size(self.num_bytes)
+        return f"{self.name} ({self.capacity:,} transitions) will use up to {size} of {self.device} memory."
+
+
+def buffer_memory(
     name: str,
     capacity: int,
     transition: TensorDictBase,
     dtype: torch.dtype | str | None = None,
     device: torch.device | str | None = None,
-) -> str:
-    """Reports in one line how much memory a buffer will use; an error if the machine has less.
+) -> BufferMemory:
+    """Measures how much memory a buffer of such transitions will use.
 
     Args:
-        name: name of the buffer in the message.
+        name: name of the buffer in messages.
         capacity: number of transitions kept.
-        transition: one transition with the stored keys, batch size ``[]``.
+        transition: one or more transitions with the stored keys, of any batch size.
         dtype: floating type of the storage, or its name. Defaults to the types of ``transition``.
         device: device of the storage. Defaults to the CPU.
 
-    Raises:
-        ValueError: if the device has less memory.
-
     Examples:
-        >>> check_memory("D_model", 2**28, toy_batch(B=1)[0].select("observation"))  # 12 bytes each
-        'D_model (268,435,456 transitions) will use up to 3.00 GiB of cpu memory.'
+        >>> buffer_memory("D_model", 2**28, toy_batch().select("observation")).num_bytes // 2**28  # three entries
+        12
     """
-    device = torch.device(device or "cpu")
     floating = None if dtype is None else floating_type(dtype)
-    num_bytes = capacity * sum(
+    num_bytes = sum(
         value.numel() * (floating if floating and value.is_floating_point() else value.dtype).itemsize
         for value in transition.values(True, True)
     )
+    return BufferMemory(name, capacity, capacity * num_bytes // transition.numel(), str(torch.device(device or "cpu")))
+
+
+def check_memory(*buffers: BufferMemory) -> None:
+    """Makes sure that buffers fit together into what this process may use of the memory of their devices.
+
+    Args:
+        *buffers: all that will be allocated.
+
+    Raises:
+        ValueError: if those of one device need more than its :func:`memory_limit`.
+
+    Examples:
+        >>> check_memory(buffer_memory("D", 1000, toy_batch()))
+    """
+    for device in dict.fromkeys(buffer.device for buffer in buffers):
+        there = [buffer for buffer in buffers if buffer.device == device]
+        limit, source = memory_limit(device)
+        if sum(buffer.num_bytes for buffer in there) > limit:
+            names = " and ".join(buffer.name for buffer in there)
+            needs = " and ".join(f"{buffer.capacity:,} transitions need {_size(buffer.num_bytes)}" for buffer in there)
+            raise ValueError(
+                f"{names} must fit into {_size(limit)}, {source}: {needs}; lower the capacity (D: replay_capacity; "
+                "D_model: rollouts, horizon, retained rounds) or store it as float16."
+            )
+
+
+def memory_limit(device: torch.device | str = "cpu") -> tuple[float, str]:
+    """Bytes that this process may use, and what limits them; infinity where the system does not tell.
+
+    The least of the memory of the machine, of its container (control groups of Linux, versions 1 and 2, with those
+    above) and of the job (``ulimit -v``, ``ulimit -d``); on a GPU, the memory of the device.
+
+    Args:
+        device: a CPU or a GPU.
+
+    Examples:
+        >>> memory_limit()[0] > 2**20
+        True
+    """
+    device = torch.device(device)
     if device.type == "cuda":
-        total = torch.cuda.get_device_properties(device).total_memory
-    else:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else math.inf
+        return torch.cuda.get_device_properties(device).total_memory, f"the memory of {device}"
+    limits = [(math.inf, "unknown"), *_of_machine(), *_of_containers(), *_of_job()]
+    return min(limits, key=lambda limit: limit[0])
+
+
+def _of_machine() -> list[tuple[float, str]]:
+    try:
+        return [(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "the memory of the machine")]
+    except (AttributeError, OSError, ValueError):  # not POSIX
+        return []
+
+
+def _of_containers(root: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/proc/self/cgroup")) -> list:
+    try:
+        lines = groups.read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        return []
+    limits = []
+    for line in lines:  # "0::/path" in version 2, "5:memory:/path" in version 1
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        base, file = (root / "memory", "memory.limit_in_bytes") if controllers else (root, "memory.max")
+        group = base / path.lstrip("/")
+        for folder in [group, *group.parents][: len(group.parts) - len(base.parts) + 1]:
+            try:
+                limits.append((int((folder / file).read_text(encoding="utf-8")), "the limit of the container or job"))
+            except (OSError, ValueError):  # not there, or "max"
+                continue
+    return limits
+
+
+def _of_job() -> list[tuple[float, str]]:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return []
+    soft = [resource.getrlimit(getattr(resource, name))[0] for name in ("RLIMIT_AS", "RLIMIT_DATA")]
+    return [(limit, "the limit of the job (ulimit)") for limit in soft if limit != resource.RLIM_INFINITY]
+
+
+def _size(num_bytes: float) -> str:
     gib = num_bytes / 2**30
-    size = f"{gib:.2f} GiB" if gib >= 0.1 else f"{math.ceil(gib * 1024)} MiB"
-    if num_bytes > total:
-        raise ValueError(
-            f"{name} must fit into the {total / 2**30:.2f} GiB of {device} memory: {capacity:,} transitions need "
-            f"{size}; lower the capacity (D: replay_capacity; D_model: rollouts, horizon, retained rounds) or store "
-            "it as float16."
-        )
-    return f"{name} ({capacity:,} transitions) will use up to {size} of {device} memory."
+    return f"{gib:.2f} GiB" if gib >= 0.1 else f"{math.ceil(gib * 1024)} MiB"

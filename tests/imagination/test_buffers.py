@@ -1,41 +1,12 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
 from eqr_torchrl.imagination import make_model_buffer, make_replay_buffer
-from eqr_torchrl.lab.memory import check_memory
 from eqr_torchrl.testing import toy_batch
 
 HALF = (torch.float16, torch.bfloat16)
-
-
-def storage_bytes(buffer) -> int:
-    stored = buffer._storage._storage
-    return sum(value.numel() * value.element_size() for value in stored.values(True, True))
-
-
-@pytest.mark.parametrize("dtype", [None, torch.float32, *HALF])
-@pytest.mark.parametrize("keys", [("observation", "action"), None])
-def test_the_reported_memory_is_that_of_the_storage(dtype, keys):
-    transition = toy_batch(B=1) if keys is None else toy_batch(B=1).select(*keys)
-    buffer = make_model_buffer(2**17, dtype=dtype)
-    buffer.extend(transition)
-    mib = math.ceil(storage_bytes(buffer) / 2**20)
-    assert f"will use up to {mib} MiB of cpu memory" in check_memory("D", 2**17, transition[0], dtype)
-
-
-def test_memory_of_the_papers_protocol_on_quadruped_run(monkeypatch):
-    # 25 million rows of 78 observations and 12 actions: 90 x 4 bytes each, 9 GB or 8.38 GiB
-    monkeypatch.setattr("os.sysconf", lambda name: 2**12 if name == "SC_PAGE_SIZE" else 2**22)  # 16 GiB
-    transition = toy_batch(B=1, observation_dim=78, action_dim=12)[0].select("observation", "action")
-    line = check_memory("D_model", 25_000_000, transition)
-    assert line == "D_model (25,000,000 transitions) will use up to 8.38 GiB of cpu memory."
-    assert "4.19 GiB" in check_memory("D_model", 25_000_000, transition, torch.float16)
-    with pytest.raises(ValueError, match=r"D must fit into the 16.00 GiB of cpu memory: 50,000,000 .* need 16.76 GiB"):
-        check_memory("D", 50_000_000, transition)
 
 
 @pytest.mark.parametrize("dtype", HALF)

@@ -58,7 +58,8 @@ def plot_start_values(
         >>> plot_start_values(toy_env(), toy_actor(), toy_critic(), model_env, folder / "start.png", gamma=0.5)[:6]
         'The cr'
     """
-    observation = torch.stack([env.reset()["observation"] for _ in range(num_states)])
+    observations = [env.reset()["observation"] for _ in range(num_states)]
+    observation = torch.stack(observations).flatten(0, -2)[:num_states]  # of several environments, one after the other
     quantiles = value_quantiles(critic, policy, observation, num_actions=32, seed=seed).cpu()  # [R, N]
     if quantiles.shape[-1] < 2:
         return None

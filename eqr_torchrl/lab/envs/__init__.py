@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from eqr_torchrl.lab.envs._simulators import PAPER_DMC_TASKS
 from eqr_torchrl.lab.envs.check_env import Finding, check_env
-from eqr_torchrl.lab.envs.guards import NonFiniteGuard, TerminationGuard
+from eqr_torchrl.lab.envs.guards import NonFiniteGuard, RewardGuard, TerminationGuard
 from eqr_torchrl.lab.envs.lookup import import_by_name
 from eqr_torchrl.lab.envs.real import make_env
 from eqr_torchrl.lab.envs.reward_bounds import reward_bounds
@@ -24,6 +24,7 @@ __all__ = [
     "ActionCost",
     "Finding",
     "NonFiniteGuard",
+    "RewardGuard",
     "TerminationGuard",
     "VectorObservation",
     "ant_terminates",

@@ -1,23 +1,19 @@
-"""Reads simulators as TorchRL environments of float32 vectors, and reports answers that do not fit."""
+"""TorchRL's readers of simulators, with answers that do not fit reported in one sentence."""
 
 from __future__ import annotations
 
 import math
 import textwrap
 import weakref
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
-from torchrl.envs import DMControlWrapper, EnvBase, GymLikeEnv, GymWrapper
+from torchrl.envs import DMControlWrapper, EnvBase, GymWrapper
 
-from eqr_torchrl.lab.envs.reward_bounds import spec_bounds
-from eqr_torchrl.lab.envs.transforms import VectorObservation
-
-# id of a simulator: the environment that reset it last
+# id of a simulator: the environment that reset it last. Two that share one would mix their episodes without a sign.
 _LAST_RESET_BY: weakref.WeakValueDictionary[int, EnvBase] = weakref.WeakValueDictionary()
 
 
@@ -29,52 +25,7 @@ class WrongAnswer(RuntimeError):
         self.topic = topic
 
 
-class VectorReader(GymLikeEnv):
-    """Reads a simulator straight into float32 vectors: saves a quarter of a step against transforming afterwards.
-
-    Both directions copy. A simulator may reuse its observation array, and may clip or scale its argument in place,
-    without rewriting what the replay buffer holds.
-    """
-
-    _action_dtype: Any = np.float64
-
-    def _make_specs(self, env: Any, *args: Any) -> None:
-        super()._make_specs(env, *args)  # pyright: ignore[reportAbstractUsage]
-        self.simulator_reward_bounds = spec_bounds(self)
-        vector = VectorObservation(list(self.observation_spec.keys(True, True)))
-        self._entries = vector.in_keys
-        self.observation_spec = vector.transform_observation_spec(self.observation_spec)
-        self.full_reward_spec = vector.transform_reward_spec(self.full_reward_spec)
-        self.full_action_spec = vector.transform_action_spec(self.full_action_spec)
-
-    def read_action(self, action: Tensor) -> np.ndarray:
-        return action.detach().cpu().numpy().astype(self._action_dtype)
-
-    def read_obs(self, observations: Any) -> dict[str, Any]:
-        if isinstance(observations, Mapping):
-            observations = np.concatenate([np.ravel(observations[key]) for key in self._entries])
-        try:
-            if observations is None:
-                raise TypeError
-            vector = torch.from_numpy(np.ravel(observations).astype(np.float32))
-        except (TypeError, ValueError):
-            message = f"the observation must be an array of numbers: got {_short(observations)}."
-            raise WrongAnswer("observation", message) from None
-        size = self.observation_spec["observation"].shape
-        if vector.shape != size:
-            message = f"the observation must have {size[0]} entries, as its space has: got {len(vector)}."
-            raise WrongAnswer("observation", message)
-        return {"observation": vector}
-
-    def read_reward(self, reward: Any) -> Tensor:
-        return torch.as_tensor(reward, dtype=torch.float32).reshape(1)
-
-
-class GymnasiumReader(VectorReader, GymWrapper):
-    def _make_specs(self, env: Any, *args: Any) -> None:
-        super()._make_specs(env, *args)
-        self._action_dtype = env.action_space.dtype
-
+class GymnasiumReader(GymWrapper):
     def _set_seed(self, seed: int | None) -> None:
         self.reset(seed=seed)
 
@@ -91,29 +42,47 @@ class GymnasiumReader(VectorReader, GymWrapper):
         return super()._step(tensordict)
 
     def read_action(self, action: Tensor) -> np.ndarray:
-        return super().read_action(action).reshape(self._env.action_space.shape)
+        space = self._env.action_space  # a copy: a simulator may clip or scale its argument in place
+        return action.detach().cpu().numpy().astype(space.dtype).reshape(space.shape)
 
     def _reset_output_transform(self, reset_data: Any) -> tuple[Any, ...]:
-        return _parts("reset", reset_data, "observation, info")
+        observation, info = _parts("reset", reset_data, "observation, info")
+        return self._vector(observation), info
 
     def _output_transform(self, step_outputs_tuple: Any) -> tuple[Any, ...]:
         names = "observation, reward, terminated, truncated, info"
         observation, reward, terminated, truncated, info = _parts("step", step_outputs_tuple, names)
         reward = _scalar("reward", reward, float)
         terminated, truncated = _scalar("terminated", terminated, bool), _scalar("truncated", truncated, bool)
-        return observation, reward, terminated, truncated, terminated or truncated, info
+        return self._vector(observation), reward, terminated, truncated, terminated or truncated, info
+
+    def _vector(self, observation: Any) -> np.ndarray:
+        try:
+            if observation is None:
+                raise TypeError
+            vector = np.ravel(observation).astype(self._env.observation_space.dtype)
+        except (TypeError, ValueError):
+            message = f"the observation must be an array of numbers: got {_short(observation)}."
+            raise WrongAnswer("observation", message) from None
+        size = self.observation_spec["observation"].shape
+        if vector.shape != size:
+            message = f"the observation must have {size[0]} entries, as its space has: got {len(vector)}."
+            raise WrongAnswer("observation", message)
+        return vector
 
 
-class DMControlReader(VectorReader, DMControlWrapper):
+class DMControlReader(DMControlWrapper):
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         from dm_control.rl.control import PhysicsError
 
         try:
             return super()._step(tensordict)
         except PhysicsError:  # diverged: NonFiniteGuard sees the NaNs and cuts the episode
-            observation, yes = torch.full(self.observation_spec["observation"].shape, math.nan), torch.ones(1).bool()
-            cut = {"done": yes, "truncated": yes.clone(), "terminated": ~yes}
-            return TensorDict({"observation": observation, "reward": torch.zeros(1), **cut}, [])
+            out: Any = TensorDict(
+                {**self.observation_spec.zero(), **self.full_reward_spec.zero(), **self.full_done_spec.zero()}
+            )
+            out = out.apply(lambda value: value.fill_(math.nan) if value.is_floating_point() else value)
+            return out.update({"done": torch.ones(1, dtype=torch.bool), "truncated": torch.ones(1, dtype=torch.bool)})
 
 
 def _parts(method: str, value: Any, names: str) -> tuple[Any, ...]:

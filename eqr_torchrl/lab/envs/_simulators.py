@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
+import inspect
 import sys
 import warnings
+import weakref
+from collections.abc import Callable
 from typing import Any
 
-import torch
 from torchrl.envs import DMControlWrapper, EnvBase, GymWrapper, ParallelEnv, SerialEnv, TransformedEnv
 
+from eqr_torchrl.imagination._user_functions import name_of
+from eqr_torchrl.lab.envs._layers import simulator_env
 from eqr_torchrl.lab.envs._readers import DMControlReader, GymnasiumReader
 from eqr_torchrl.lab.envs._spaces import check_gym_spaces
 from eqr_torchrl.lab.envs.lookup import import_by_name
@@ -34,11 +39,13 @@ PAPER_DMC_TASKS: tuple[str, ...] = (
 )
 """The 16 DeepMind Control tasks of the paper's score table, as names for :func:`~eqr_torchrl.lab.envs.make_env`."""
 
+_OPENED: weakref.WeakValueDictionary[str, EnvBase] = weakref.WeakValueDictionary()  # the last of each class
+
 
 def open_simulator(env: Any, max_episode_steps: int | None, arguments: dict[str, Any]) -> tuple[EnvBase, str]:
     """Returns the environment and its name.
 
-    A ``VectorReader`` has the time limit and gives float32 vectors; a TorchRL environment is returned as it is.
+    What comes from a name, a Gymnasium environment or a function has the time limit; a TorchRL environment does not.
     """
     if isinstance(env, str):
         if env.startswith("dmc/"):
@@ -52,42 +59,87 @@ def open_simulator(env: Any, max_episode_steps: int | None, arguments: dict[str,
             )
         if env is None:  # an id, perhaps one that "package.module:" registers
             return _open_gym(name, max_episode_steps, arguments), name
+    if callable(env) and not isinstance(env, EnvBase):
+        built = _build(env, arguments)
+        if callable(built) and not isinstance(built, EnvBase):
+            raise ValueError(f"a callable must return an environment: {env} returned {built}.")
+        env, arguments = built, {}
     gymnasium: Any = sys.modules.get("gymnasium")  # imported already if env comes from it
     is_gym = gymnasium and isinstance(env, gymnasium.Env)
-    if (is_gym or isinstance(env, EnvBase)) and arguments:
+    if not is_gym and not isinstance(env, EnvBase):
+        raise ValueError(f"name must be a name, a gymnasium.Env, a TorchRL environment, or return one: got {env!r}.")
+    if arguments:
         raise ValueError(f"an environment that is already built takes no arguments: got {', '.join(arguments)}.")
     if isinstance(env, EnvBase):
         _check_limit(env, max_episode_steps)
         return env, _name_of(env)
-    if is_gym:
-        name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-        check_gym_spaces(env, name)
-        if max_episode_steps is not None:
-            env = gymnasium.wrappers.TimeLimit(_without_time_limit(env), max_episode_steps)
-        return GymnasiumReader(env), name
-    if callable(env):
-        built = env(**arguments)
-        if callable(built) and not isinstance(built, EnvBase):
-            raise ValueError(f"a callable must return an environment: {env} returned {built}.")
-        return open_simulator(built, max_episode_steps, {})
-    raise ValueError(f"name must be a name, a gymnasium.Env, a TorchRL environment, or return one: got {env!r}.")
+    name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+    if max_episode_steps is not None:
+        env = gymnasium.wrappers.TimeLimit(_without_time_limit(env), max_episode_steps)
+    return _read(env, name), name
+
+
+def _build(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    name = name_of(function)
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # compiled code need not state one
+        return function(**arguments)
+    known = {p.name: p.default for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    missing = [key for key, default in known.items() if default is inspect.Parameter.empty and key not in arguments]
+    if missing:
+        words = " ".join(f"+env.{key}=..." for key in missing)
+        raise ValueError(f"{name} needs {' and '.join(missing)}: pass it to make_env, or {words} on a command line.")
+    unknown = [key for key in arguments if key not in known]
+    if unknown and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        raise ValueError(f"{name} does not take {' and '.join(unknown)}: it takes {', '.join(known) or 'nothing'}.")
+    try:
+        return function(**arguments)
+    except Exception as error:
+        if _OPENED.get(name) is None or _OPENED[name].is_closed:
+            raise
+        line = next(iter(str(error).splitlines()), "")
+        raise RuntimeError(
+            f"a second {name} could not be opened ({type(error).__name__}: {line}) while one is open: evaluations need "
+            "one of their own (on a command line, eval_every=null trains without)."
+        ) from error
+
+
+def _read(env: Any, name: str) -> GymnasiumReader:
+    check_gym_spaces(env, name)
+    signature = inspect.signature(env.unwrapped.reset)
+    try:
+        signature.bind(seed=0, options=None)
+    except TypeError:
+        raise ValueError(
+            f"{name}: reset must take (seed=None, options=None) by keyword, as in Gymnasium: got reset{signature}."
+        ) from None
+    reader = GymnasiumReader(env)
+    _OPENED[type(env.unwrapped).__name__] = reader
+    # TorchRL keeps the error of its failed import of the old gym: without this, every frame that led here as well
+    error = getattr(sys.modules.get("torchrl.envs.libs.utils"), "IMPORT_ERROR", None)
+    if error is not None:
+        error.__traceback__ = None
+    return reader
 
 
 def _without_time_limit(env: Any) -> Any:
+    """Wrappers around a limit are copied: the caller's object keeps its own limit."""
     import gymnasium
 
     if isinstance(env, gymnasium.wrappers.TimeLimit):
         return _without_time_limit(env.env)
     if isinstance(env, gymnasium.Wrapper):
-        env.env = _without_time_limit(env.env)
+        inner = _without_time_limit(env.env)
+        if inner is not env.env:
+            env = copy.copy(env)
+            env.env = inner
     return env
 
 
 def _check_limit(env: EnvBase, max_episode_steps: int | None) -> None:
     """A TorchRL environment keeps its own time limit, so a higher one would have no effect."""
-    while isinstance(env, TransformedEnv):
-        env = env.base_env
-    own = None
+    env, own = simulator_env(env), None
     if isinstance(env, GymWrapper):
         own = getattr(env._env.spec, "max_episode_steps", None)
     elif isinstance(env, DMControlWrapper):
@@ -139,9 +191,8 @@ def _open_gym(name: str, max_episode_steps: int | None, arguments: dict[str, Any
             f"{module} neither has nor registers an environment {wanted!r}: {_close(wanted, valid)}"
         ) from error
     except TypeError as error:
-        raise ValueError(f"{name} does not take {', '.join(arguments)}: {error}.") from error
-    check_gym_spaces(env, name)
-    return GymnasiumReader(env)
+        raise ValueError(f"{name} cannot be built with arguments ({', '.join(arguments)}): {error}.") from error
+    return _read(env, name)
 
 
 def _open_dmc(name: str, max_episode_steps: int | None, arguments: dict[str, Any]) -> EnvBase:
@@ -164,10 +215,7 @@ def _open_dmc(name: str, max_episode_steps: int | None, arguments: dict[str, Any
         raise ValueError(f"{name} does not take {', '.join(arguments)}: {error}.") from error
     if (domain, task) == ("quadruped", "escape"):
         _render_only_on_request(raw)
-    env = DMControlReader(raw)
-    if domain != "lqr":  # all other tasks of the suite have rewards in [0, 1]
-        env.simulator_reward_bounds = torch.tensor([0.0, 1.0])
-    return env
+    return DMControlReader(raw)
 
 
 def _render_only_on_request(raw: Any) -> None:

@@ -30,7 +30,9 @@ def check_specs(env: EnvBase, name: str) -> None:
     """Checks a TorchRL environment; raises ValueError with one sentence."""
     vector = len(env.batch_size) + 1  # dimensions
     for key, spec in observation_leaves(env).items():
-        if len(spec.shape) != vector or not spec.shape[-1]:
+        # a matrix of floats is an observation of several bodies, as in the manipulation tasks of DeepMind Control
+        fits = vector if not spec.dtype.is_floating_point else vector + 1
+        if not vector <= len(spec.shape) <= fits or not spec.shape[-1]:
             raise ValueError(
                 f"{name}: observation entry {key!r} must be a vector: got shape {tuple(spec.shape)} of {spec.dtype}; "
                 "images are not supported."

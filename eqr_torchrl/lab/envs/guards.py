@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
+from collections.abc import Sequence
 
 import torch
 from tensordict import TensorDictBase
@@ -11,6 +13,10 @@ from torchrl.envs.transforms import Transform
 
 from eqr_torchrl.imagination._user_functions import checked
 from eqr_torchrl.imagination.terminations import TerminationFn, never_terminates
+
+_MACHINERY = {"eqr_torchrl", "tensordict", "torch", "torchrl", "contextlib"}  # packages that call a guard in between
+
+NOISE = "or, where sensors are noisy, expect this near the threshold"
 
 
 class NonFiniteGuard(Transform):
@@ -58,11 +64,7 @@ class NonFiniteGuard(Transform):
         bad = ~(torch.isfinite(observation).all(-1, keepdim=True) & torch.isfinite(reward))  # [*B, 1]
         if not bad.any():
             return next_tensordict
-        warnings.warn(
-            f"{self.env_name} produced a non-finite observation or reward; the episode is cut there (truncated).",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        _warn(f"{self.env_name} produced a non-finite observation or reward; the episode is cut there (truncated).")
         last = tensordict.get("observation", torch.zeros_like(observation))
         next_tensordict.set("observation", torch.where(bad, last, observation))
         next_tensordict.set("reward", torch.where(bad, torch.nan, reward))
@@ -111,12 +113,54 @@ class TerminationGuard(Transform):
         real, rule = ("terminated", "no end") if missed else ("continued", "an end")
         message = (
             f"{self.env_name} {real} where termination_fn predicted {rule}: pass the rule of this environment "
-            "(termination_for(env), or your own) as termination_fn."
+            f"(termination_for(env), or your own) as termination_fn{'' if never else f', {NOISE}'}."
         )
-        if missed and next_tensordict.get("truncated", terminated).any():
+        if missed:
             message += " If a time limit ended the episode, the environment must report it as truncated only."
         if never:
             raise RuntimeError(message)
-        warnings.warn(message, RuntimeWarning, stacklevel=2)
+        _warn(message)
         self._warned = True
         return next_tensordict
+
+
+class RewardGuard(Transform):
+    """Checks in every real step that the reward lies within the bounds to which imagined rewards are clipped.
+
+    A bound that is too tight changes what is learned, and no loss shows it. The first reward outside is a warning.
+
+    Args:
+        bounds: smallest and largest reward of a step, in units of what the environment returns at this place.
+        env_name: named in the message.
+
+    Examples:
+        >>> env = toy_env().append_transform(RewardGuard((-100.0, 0.0)))
+        >>> env.rollout(5).shape
+        torch.Size([5])
+    """
+
+    def __init__(self, bounds: Sequence[float], env_name: str = "the environment") -> None:
+        super().__init__(in_keys=["reward"], out_keys=["reward"])
+        low, high = bounds
+        self.bounds, self.slack = (low, high), 1e-5 * (high - low)  # what float32 loses
+        self.env_name, self._warned = env_name, False
+
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        reward, (low, high) = next_tensordict.get("reward"), self.bounds
+        outside = (reward < low - self.slack) | (reward > high + self.slack)  # NaN, an episode that was cut, is not
+        if not self._warned and outside.any():
+            _warn(
+                f"{self.env_name} gave a reward of {reward[outside][0].item():.4g}, outside reward_bounds, {low:.4g} "
+                f"to {high:.4g}: imagined rewards are clipped to these. Correct them, or reward_space of the "
+                "environment."
+            )
+            self._warned = True
+        return next_tensordict
+
+
+def _warn(message: str) -> None:
+    """Warns at the line of the user's code that is nearest to the guard, rather than at one of TorchRL's."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and str(frame.f_globals.get("__name__")).split(".")[0] in _MACHINERY:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, RuntimeWarning, stacklevel=level)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from typing import Any
 
 _REQUIRED = object()
@@ -22,10 +23,10 @@ def import_by_name(name: str, default: Any = _REQUIRED) -> Any:
         >>> import_by_name("eqr_torchrl.imagination:never_terminates").__name__
         'never_terminates'
     """
-    module, _, attribute = name.partition(":") if ":" in name else name.rpartition(".")
-    if not attribute or not all(part.isidentifier() for part in module.split(".")):
-        file = module.removesuffix(".py").rpartition("/")[2]
-        hint = f"; for a file {module}, write {file}:{attribute}" if "/" in module and file else ""
+    module, _, attribute = name.rpartition(":" if ":" in name else ".")
+    file = re.fullmatch(r"(?:.*[/\\])?(\w+)(?:\.py)?", module)
+    if not attribute or module.endswith(".py") or not all(part.isidentifier() for part in module.split(".")):
+        hint = f"; for a file {module}, write {file[1]}:{attribute}" if file and attribute and file[1] != module else ""
         raise ValueError(f"names must be of the form module:name: got {name!r}{hint}.")
     try:
         found = getattr(importlib.import_module(module), attribute, default)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torchrl.envs import EnvBase, TransformedEnv
+from torchrl.envs import EnvBase, ParallelEnv, SerialEnv, TransformedEnv
 from torchrl.envs.transforms import DeviceCastTransform, RewardScaling, StepCounter
 
-from eqr_torchrl.lab.envs._readers import VectorReader
+from eqr_torchrl.lab.envs._layers import check_running_statistics
+from eqr_torchrl.lab.envs._readers import DMControlReader, GymnasiumReader
 from eqr_torchrl.lab.envs._simulators import open_simulator
 from eqr_torchrl.lab.envs._spaces import check_specs, observation_leaves
 from eqr_torchrl.lab.envs.guards import NonFiniteGuard
@@ -26,6 +28,8 @@ def make_env(
     reward_scale: float = 1.0,
     action_cost: float = 0.0,
     max_episode_steps: int | None = None,
+    num_envs: int = 1,
+    parallel: bool = True,
     device: torch.device | str | None = None,
     **kwargs: Any,
 ) -> TransformedEnv:
@@ -36,31 +40,40 @@ def make_env(
     (DeepMind Control) are joined in alphabetical order. A simulator that diverges has its episode cut, see
     :class:`~eqr_torchrl.lab.envs.NonFiniteGuard`.
 
+    With ``num_envs`` above 1, that many simulators run side by side, and every entry has a first dimension of this
+    size: batch size ``[num_envs]``. Guards, costs and scales act on each row; an episode that ends is reset alone.
+
     Args:
         name: ``"dmc/cheetah-run"`` (any task of the DeepMind Control suite), a Gymnasium id (``"Pendulum-v1"`` or
             ``"gym/Pendulum-v1"``), ``"package.module:MyEnv"``, a :class:`gymnasium.Env` with Box spaces, a TorchRL
             environment, or a callable that returns one of these.
-        seed: seed of the environment; ``None`` leaves it unseeded. ``env.set_seed(seed)`` does the same later.
+        seed: seed of the environment; ``None`` leaves it unseeded. ``env.set_seed(seed)`` does the same later. Each of
+            several simulators has a seed of its own that follows from it.
         reward_scale: factor on every reward, above zero.
         action_cost: cost of effort, at least zero, in units of the environment's own reward.
         max_episode_steps: time limit in environment steps, in place of the environment's own.
+        num_envs: simulators that step together. Above 1, ``name`` must be a name or a callable, not a built object.
+        parallel: with several, each has a process of its own (TorchRL's ``ParallelEnv``); if false, they take turns in
+            this one (``SerialEnv``).
         device: where observations, actions and rewards live; ``None`` leaves them where the simulator does, on the CPU.
         **kwargs: passed on to the simulator: task arguments for ``dmc/``, those of :func:`gymnasium.make` for ids, or
             of the callable.
 
     Returns:
         An environment with float32 ``observation`` ``[S]``, ``action`` ``[A]`` in environment units and ``reward``
-        ``[1]``, and an attribute ``env_name``.
+        ``[1]``, and an attribute ``env_name``. Closing it closes the simulators.
 
     Raises:
-        ValueError: if the name is unknown, the spaces do not fit (vectors; floats with finite bounds for actions), or
-            an argument is out of range.
+        ValueError: if the name is unknown, the spaces do not fit (vectors; floats with finite bounds for actions), a
+            wrapper collects running statistics, or an argument is out of range.
         ImportError: if the simulator is not installed; the message names the extra.
 
     Examples:
         >>> env = make_env("Pendulum-v1", seed=0, max_episode_steps=5)
         >>> env.rollout(100)["observation"].shape
         torch.Size([5, 3])
+        >>> make_env("Pendulum-v1", num_envs=2, parallel=False).rollout(7)["observation"].shape
+        torch.Size([2, 7, 3])
     """
     if not 0.0 < reward_scale < float("inf"):
         raise ValueError(f"reward_scale must be a finite number above 0: got {reward_scale}.")
@@ -68,16 +81,27 @@ def make_env(
         raise ValueError(f"action_cost must be a finite number of at least 0: got {action_cost}.")
     if max_episode_steps is not None and max_episode_steps < 1:
         raise ValueError(f"max_episode_steps must be at least 1: got {max_episode_steps}.")
+    built = isinstance(name, EnvBase) or not (isinstance(name, str) or callable(name))
+    if num_envs < 1 or (built and num_envs > 1):
+        raise ValueError(
+            f"num_envs must be at least 1, and 1 for an environment that is already built: got {num_envs}."
+        )
     base, label = open_simulator(name, max_episode_steps, kwargs)
     check_specs(base, label)
-    env = TransformedEnv(base, NonFiniteGuard(label), auto_unwrap=False)
-    if not isinstance(base, VectorReader):
-        env.insert_transform(0, VectorObservation(list(observation_leaves(base))))
+    check_running_statistics(base, label)
+    limited = isinstance(base, (DMControlReader, GymnasiumReader))  # by the simulator itself
+    if num_envs > 1:
+        base.close()
+        several = ParallelEnv if parallel else SerialEnv
+        template, base = base, several(num_envs, functools.partial(_open, name, max_episode_steps, kwargs))
+        vars(base)["template"] = template  # answers what is asked about the simulator; not as a submodule
+    env = TransformedEnv(base, VectorObservation(list(observation_leaves(base))), auto_unwrap=False)
+    env.append_transform(NonFiniteGuard(label))
     if action_cost:
         env.append_transform(ActionCost(action_cost))
     if reward_scale != 1.0:
         env.append_transform(RewardScaling(loc=0.0, scale=reward_scale))
-    if max_episode_steps is not None and not isinstance(base, VectorReader):
+    if max_episode_steps is not None and not limited:
         env.append_transform(StepCounter(max_episode_steps))
     if device is not None:  # the simulator stays where it is: only float32 vectors are copied
         env.append_transform(DeviceCastTransform(device))
@@ -85,3 +109,7 @@ def make_env(
     if seed is not None:
         env.set_seed(seed)
     return env
+
+
+def _open(*arguments: Any) -> EnvBase:
+    return open_simulator(*arguments)[0]

@@ -12,12 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchrl.envs import EnvBase, GymWrapper, TransformedEnv
-from torchrl.envs.transforms import Compose
+from torchrl.envs import EnvBase
 
 from eqr_torchrl.imagination.terminations import TerminationFn, never_terminates
+from eqr_torchrl.lab.envs._layers import layers, may_change, simulator_env
 from eqr_torchrl.lab.envs.lookup import import_by_name
-from eqr_torchrl.lab.envs.transforms import may_write
 
 _Range = tuple[float, float]
 _INF = float("inf")
@@ -134,12 +133,6 @@ _RULES |= dict.fromkeys(
 )
 _VERSIONS = {"Pendulum": "1", "MountainCarContinuous": "0"}  # all others: MuJoCo, v4 and v5
 
-# Gymnasium's wrappers that return the observation as it is, and base classes of such.
-_KEEP_OBSERVATION = {
-    *("ActionWrapper", "RewardWrapper", "NormalizeReward", "TimeLimit", "OrderEnforcing", "PassiveEnvChecker"),
-    *("RecordEpisodeStatistics", "RecordVideo", "RenderCollection", "HumanRendering"),
-}
-
 
 def termination_for(env: str | EnvBase, own_rule: TerminationFn | str | None = None) -> TerminationFn:
     """Finds the termination function of a known environment, or the one that is named; never guesses one.
@@ -179,35 +172,22 @@ def termination_for(env: str | EnvBase, own_rule: TerminationFn | str | None = N
             "an episode (on a command line, termination_fn=module:function)."
         )
     rule = _RULES[match[1]]
-    if isinstance(env, str) or rule is never_terminates or (simulator := getattr(env, "unwrapped", None)) is None:
+    if isinstance(env, str) or rule is never_terminates:
+        return rule
+    if (simulator := getattr(simulator_env(env), "unwrapped", None)) is None:
         return rule
     if not getattr(simulator, "_terminate_when_unhealthy", True):
         return never_terminates
     needs = None
-    if wrapper := _changes_observation(env):
-        needs = f"the environment's own observation, which {wrapper} may change"
+    if changed := next((layer for layer in layers(env) if may_change(layer, "observation")), None):
+        needs = f"the environment's own observation, which {type(changed).__name__} may change"
     elif not getattr(simulator, "_exclude_current_positions_from_observation", True):
         needs = "exclude_current_positions_from_observation=True (the default)"
     if needs:
         raise ValueError(f"the rule of {name!r} needs {needs}: pass your own termination_fn.")
-    changed = {}
+    settings = {}
     for keyword, default in (rule.__kwdefaults__ or {}).items():
         setting = getattr(simulator, keyword if hasattr(simulator, keyword) else f"_healthy_{keyword}")
         if setting != default:
-            changed[keyword] = setting
-    return functools.partial(rule, **changed) if changed else rule
-
-
-def _changes_observation(env: EnvBase) -> str | None:
-    """The first transform or Gymnasium wrapper that may not pass the simulator's observation on as it is."""
-    while isinstance(env, TransformedEnv):
-        for transform in env.transform if isinstance(env.transform, Compose) else [env.transform]:
-            if may_write(transform, "observation"):
-                return type(transform).__name__
-        env = env.base_env
-    wrapper: Any = env._env if isinstance(env, GymWrapper) else env
-    while wrapper is not env and wrapper is not wrapper.unwrapped:
-        if not any(kind.__name__ in _KEEP_OBSERVATION for kind in type(wrapper).__mro__):
-            return type(wrapper).__name__
-        wrapper = wrapper.env
-    return None
+            settings[keyword] = setting
+    return functools.partial(rule, **settings) if settings else rule

@@ -9,9 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from tensordict.utils import NestedKey, unravel_key
 from torchrl.data import Bounded, Composite, TensorSpec, Unbounded
-from torchrl.envs.transforms import DeviceCastTransform, DoubleToFloat, InitTracker, StepCounter, Transform
-
-_KEEP_VALUES = (DeviceCastTransform, DoubleToFloat, InitTracker, StepCounter)
+from torchrl.envs.transforms import Transform
 
 
 class VectorObservation(Transform):
@@ -23,7 +21,8 @@ class VectorObservation(Transform):
     an action on the float32 bound lies within the simulator's own.
 
     Args:
-        in_keys: observation entries to join, each of shape ``[*B, n]``; they are removed from the output.
+        in_keys: observation entries to join, of shape ``[*B, n]`` or ``[*B, m, n]`` (flattened) in a batch ``[*B]``;
+            they are removed from the output.
 
     Raises:
         ValueError: if ``in_keys`` is empty.
@@ -41,10 +40,9 @@ class VectorObservation(Transform):
         super().__init__(in_keys=sorted(map(unravel_key, in_keys), key=_dotted), out_keys=["observation"])
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        parts = [next_tensordict.pop(key) for key in self.in_keys]
-        return next_tensordict.set(
-            "observation", torch.cat(parts, -1).to(torch.float32)
-        )  # cat copies a single part too
+        parts = [next_tensordict.pop(key).flatten(next_tensordict.batch_dims) for key in self.in_keys]
+        joined = torch.cat(parts, -1)  # copies a single part too
+        return next_tensordict.set("observation", joined.to(torch.float32))
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         return self._call(tensordict)
@@ -61,7 +59,7 @@ class VectorObservation(Transform):
         parts = [spec[key] for key in self.in_keys]
         for key in self.in_keys:
             del spec[key]
-        size = torch.Size([*spec.shape, sum(part.shape[-1] for part in parts)])
+        size = torch.Size([*spec.shape, sum(part.shape[len(spec.shape) :].numel() for part in parts)])
         spec["observation"] = Unbounded(size, device=parts[0].device, dtype=torch.float32)
         return spec
 
@@ -107,16 +105,6 @@ class ActionCost(Transform):
 
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
         return _with_unbounded(reward_spec)
-
-
-def may_write(transform: Transform, key: str) -> bool:
-    """Whether a transform that is not one of this package may change the values of an entry of a real environment.
-
-    A transform that does not state what it writes, such as a plain function, may.
-    """
-    if type(transform).__module__.startswith("eqr_torchrl.") or isinstance(transform, _KEEP_VALUES):
-        return False
-    return key in transform.out_keys if transform.out_keys else True
 
 
 def _dotted(key: Any) -> str:

@@ -311,7 +311,7 @@ def _build_by_hydra(settings: Mapping[str, Any]) -> EnvBase:
     from hydra.utils import instantiate
 
     try:
-        return instantiate(dict(settings))
+        return instantiate({**settings, **({"num_envs": 1} if "num_envs" in settings else {})})
     except InstantiationException as error:
         raise (error.__cause__ or error) from None
 

@@ -47,7 +47,14 @@ from eqr_torchrl.lab.runs.logger import RunLogger, check_backends
 from eqr_torchrl.networks._cpu import uses_bf16
 
 _SECONDS_BETWEEN_LINES = 60  # of the progress bar where it cannot be redrawn in place
-_ENV_MAY_CHANGE = ("_target_", "name", "max_episode_steps", "render_mode")  # stored rows mean the same without them
+_ENV_MAY_CHANGE = (
+    "_target_",
+    "name",
+    "max_episode_steps",
+    "num_envs",
+    "parallel",
+    "render_mode",
+)  # stored rows mean the same without them
 _WORDS = dict(int="an integer", float="a number", bool="true or false", str="text", NoneType="null")
 
 
@@ -222,7 +229,7 @@ class Run:
         self._best: dict[str, Any] | None = None  # content of the policy file of the best one
         self._sums: dict[str, list[Any]] = {}  # since the last row: sum and count
         self._seconds: dict[str, float] = {}
-        self._episode = torch.zeros(2)  # return and length so far
+        self._episodes: dict[int, tuple[float, int]] = {}  # return and length so far, of each environment
         self._saved_at, self._episode_ended, self._restart, self._complete = 0, False, False, False
         self._signal: int | None = None
         self._old_handlers: dict[int, Any] = {}
@@ -263,12 +270,14 @@ class Run:
         row, under the sampled policy; an episode that a checkpoint truncates is not among them.
 
         Args:
-            transitions: a TorchRL collector of the environment, with ``frames_per_batch=1``.
+            transitions: a TorchRL collector of the environment whose ``frames_per_batch`` is the number of environments
+                that step together: 1, or ``env.batch_size.numel()``. Their transitions are yielded one by one, so that
+                each counts as a step.
 
         Raises:
             RuntimeError: if the environment or the policy fails; the message names the environment and the step.
         """
-        iterator = iter(transitions)
+        iterator, waiting = iter(transitions), []
         while True:
             self._lap(None)
             try:
@@ -276,19 +285,21 @@ class Run:
                     entropy = np.random.SeedSequence((self.settings.seed, self.settings.warmup_steps + self._saved_at))
                     self._env.set_seed(int(entropy.generate_state(1)[0]) % 2**31)
                     transitions.reset()  # pyright: ignore[reportAttributeAccessIssue]
-                    self._restart, self._episode = False, torch.zeros(2)
-                transition = next(iterator)
+                    self._restart, self._episodes, waiting = False, {}, []
+                if not waiting:
+                    waiting = list(enumerate(next(iterator).reshape(-1).split(1)))
+                row, transition = waiting.pop(0)
             except StopIteration:
                 return
             except Exception as error:
                 raise RuntimeError(f"{self._name} failed at env step {self.step}: {error}") from error
             self._episode_ended = bool(transition["next", "done"].any())
             reward = transition["next", "reward"].sum().item()
-            self._episode += torch.tensor([reward if math.isfinite(reward) else 0.0, 1.0])
+            episode_return, length = self._episodes.get(row, (0.0, 0))
+            self._episodes[row] = (episode_return + (reward if math.isfinite(reward) else 0.0), length + 1)
             if self._episode_ended:
-                for name, value in zip(("return", "length"), self._episode.tolist(), strict=True):
+                for name, value in zip(("return", "length"), self._episodes.pop(row), strict=True):
                     self._add(f"collect/episode_{name}", value)
-                self._episode = torch.zeros(2)
             self._lap("collect")
             yield transition
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -138,6 +139,78 @@ def test_diverging_environment():
     findings = check_env(Diverging, drift_terminates, 50)
     assert "non-finite" in findings[0].message
     assert findings[0].level == "error"
+    episode = next(finding for finding in findings if finding.topic == "episode")
+    # each third step of 50
+    assert episode.message.startswith(
+        "16 episodes ended within 50 steps, after 3 steps; 16 of them were cut at a value"
+    )
+
+
+class Bandit(Counter):
+    """One step per episode, to an observation that is always zero."""
+
+    def step(self, action):
+        return np.zeros(3, np.float32), -abs(float(action[0] - self.state[1])), True, False, {}
+
+
+def test_first_observations_of_episodes_count_as_seen():
+    always = by_topic(Bandit, lambda s, a: torch.ones_like(s[..., :1], dtype=torch.bool), 60)
+    assert "seen from 0 to 0.9" in always["observation"].message
+    assert "entries [0, 2] never change" in always["observation"].message
+
+
+class Stale(Counter):
+    """Pays 1 a step, and states something else."""
+
+    def __init__(self, low, high):
+        super().__init__(10)
+        self.reward_space = Box(low, high, (1,))
+
+
+def test_rewards_outside_the_stated_bounds_are_an_error():
+    finding = by_topic(Stale, never_terminates, 50, low=-0.5, high=0.5, reward_scale=2.0)["reward"]
+    assert finding.level == "error"
+    assert "per step from 2 to 2, mean 2: outside the stated -1 to 1" in finding.message
+    assert "correct reward_space" in finding.message
+    assert by_topic(Stale, never_terminates, 50, low=0.0, high=1.0)["reward"].level == "warning"  # all the same
+
+
+def test_unit_of_the_action_is_remarked_on_without_a_warning():
+    class Kilonewton(Counter):
+        action_space = Box(-0.006, 0.01, (1,))
+
+    finding = by_topic(Kilonewton, never_terminates, 20)["action"]
+    assert str(finding) == "ok      action       size 1, from -0.006 to 0.01, which the policy scales from -1 to 1."
+    assert by_topic(Counter, never_terminates, 20)["action"].message == "size 1, from -1 to 1."
+
+
+class NoisyDrift(Drift):
+    """Its sensor is noisy, its end is not."""
+
+    def step(self, action):
+        state, *rest = super().step(action)
+        return (state + 0.05 * self.np_random.standard_normal(2), *rest)
+
+
+def test_rule_that_noise_makes_uncertain_is_a_warning_that_says_so():
+    finding = by_topic(NoisyDrift, drift_terminates, 3000)["termination"]
+    assert finding.level == "warning"
+    assert "fix it, or, where sensors are noisy, expect this near the threshold" in finding.message
+    assert by_topic(NoisyDrift, lambda s, a: s[..., :1] > 1.0, 1000)["termination"].level == "error"
+
+
+def test_what_the_check_opens_it_closes():
+    closed = []
+
+    class Closing(Counter):
+        def close(self):
+            closed.append(self)
+
+    own = Closing(10)
+    check_env(own, never_terminates, 20)
+    assert not closed
+    check_env(Closing, never_terminates, 20, limit=10)
+    assert len([env for env in closed if env is not own]) == 1
 
 
 @pytest.mark.parametrize(
@@ -147,7 +220,7 @@ def test_diverging_environment():
         (Spaces(), "reset must return (observation, info), as in Gymnasium: got one NoneType."),
         (Old("reset"), "reset must return (observation, info), as in Gymnasium: got one ndarray."),
         (Old("step"), "step must return (observation, reward, terminated, truncated, info)"),
-        (Old("seed"), "unexpected keyword argument 'seed'"),
+        (Old("seed"), "Old: reset must take (seed=None, options=None) by keyword, as in Gymnasium: got reset()."),
         ("Pendulum-v0", "did you mean"),
         ("gym_toys:Drfit", "gym_toys neither has nor registers an environment 'Drfit': did you mean Drift"),
     ],
@@ -177,6 +250,16 @@ def test_command_prints_findings_and_returns_a_status(capsys):
     assert main(["Pendulum-v1", "--num-steps", "200", "--never-terminates"]) == 0
     rule = "eqr_torchrl.imagination:never_terminates"
     assert main(["Pendulum-v1", "--num-steps", "200", "--termination-fn", rule]) == 0
+    capsys.readouterr()
+    assert main(["gym_toys:Counter", "limit=7", "--num-steps", "20", "--never-terminates"]) == 0
+    assert "2 episodes ended within 20 steps, after 7 steps" in capsys.readouterr().out
+    for word, message in (
+        ("limit", "must be of the form key=value: got limit."),
+        ("num_steps=3", "num_steps: use the"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["gym_toys:Counter", word])
+        assert message in capsys.readouterr().err
 
 
 def test_command_refuses_a_rule_that_cannot_be_imported(capsys):
@@ -189,13 +272,16 @@ def test_command_refuses_a_rule_that_cannot_be_imported(capsys):
     ("name", "message"),
     [
         ("never_terminates", "must be of the form module:name: got 'never_terminates'"),
-        ("./my_env.py:Rail", r"module:name: got './my_env.py:Rail'; for a file ./my_env.py, write my_env:Rail\."),
+        ("./my_env.py:Rail", "got './my_env.py:Rail'; for a file ./my_env.py, write my_env:Rail."),
+        ("my_env.py:Rail", "got 'my_env.py:Rail'; for a file my_env.py, write my_env:Rail."),
+        (r"C:\work\my_env.py:Rail", r"for a file C:\work\my_env.py, write my_env:Rail."),
+        (r"work\my_env:Rail", r"for a file work\my_env, write my_env:Rail."),
         ("no_such_module:rule", "a module of your own must be on PYTHONPATH"),
         ("eqr_torchrl.lab.envs:rule", "must name something in eqr_torchrl.lab.envs"),
     ],
 )
 def test_names_that_cannot_be_looked_up(name, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=re.escape(message)):
         import_by_name(name)
 
 
@@ -249,7 +335,8 @@ def test_large_entry_is_named_also_where_rounding_makes_it_constant(offset):
             observation, *rest = super().step(action)
             return (np.array([offset + observation[0], observation[1], 7.0]), *rest)
 
-    finding = by_topic(lambda: Clock(10), never_terminates, 50)["observation"]
+    first = np.array([offset, 0.5, 7.0])
+    finding = by_topic(lambda: Clock(10, first=lambda seen: first), never_terminates, 50)["observation"]
     assert finding.level == "warning"
     assert f"entries [0] reach {offset:.2g}: rescale them or subtract an offset" in finding.message
     assert "entries [2] never change: drop them if you can" in finding.message

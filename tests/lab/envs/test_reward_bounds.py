@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import math
+
+import gymnasium
+import numpy as np
 import pytest
 import torch
 from gym_toys import Drift
 from gymnasium.spaces import Box
+from gymnasium.wrappers import RescaleAction, TransformAction, TransformReward
 from torchrl.data import Bounded
 from torchrl.envs import GymEnv, StepCounter, TransformedEnv
 from torchrl.envs.transforms import FrameSkipTransform, RewardClipping, RewardScaling, SignTransform
@@ -26,6 +31,9 @@ class Stated(Drift):
         ("dmc/pendulum-swingup", {"reward_scale": 0.5}, (0.0, 0.5)),
         ("dmc/cheetah-run", {"action_cost": 0.1}, (-0.6, 1.0)),  # six actions in [-1, 1]
         ("dmc/cheetah-run", {"action_cost": 0.1, "reward_scale": 10.0}, (-6.0, 10.0)),
+        ("MountainCarContinuous-v0", {}, (-0.1, 100.0)),
+        ("MountainCarContinuous-v0", {"reward_scale": 0.01, "action_cost": 0.1}, (-0.002, 1.0)),
+        ("InvertedPendulum-v5", {"reward_scale": 2.0}, (0.0, 2.0)),
         (Stated, {}, (-1.0, 3.0)),
         (Stated, {"action_cost": 2.0, "max_episode_steps": 5, "device": "cpu"}, (-2.0, 3.0)),  # -1 - 2 (0.01 + 0.49)
     ],
@@ -43,7 +51,36 @@ def test_rewards_lie_within_them():
     assert low <= reward.min() <= reward.max() <= high
 
 
-@pytest.mark.parametrize("name", ["dmc/lqr-lqr_2_1", "Pendulum-v1", Drift])
+def reward_at(name, state, action):
+    """What the simulator pays in a state."""
+    env = make_env(name)
+    td = env.reset()
+    env.unwrapped.state = np.array(state)
+    reward = env.step(td.set("action", torch.tensor([action])))["next", "reward"].item()
+    return reward, reward_bounds(env)
+
+
+@pytest.mark.filterwarnings("ignore:.*is out of date")  # Gymnasium on its v4
+def test_bounds_of_gymnasium_tasks_are_reached_and_not_exceeded():
+    reward, bounds = reward_at("Pendulum-v1", [math.pi, 8.0], 2.0)  # the worst of all
+    assert reward == pytest.approx(-(math.pi**2 + 6.4 + 0.004))
+    assert bounds == pytest.approx((reward, 0.0))
+    assert reward_at("Pendulum-v1", [0.0, 0.0], 0.0)[0] == 0.0  # the best
+    assert reward_at("MountainCarContinuous-v0", [-0.5, 0.0], -1.0)[0] == pytest.approx(-0.1)
+    assert reward_at("MountainCarContinuous-v0", [0.449, 0.05], 0.0)[0] == 100.0
+    for name in ("InvertedPendulum-v5", "InvertedPendulum-v4"):
+        rewards = make_env(name, seed=0).rollout(100, break_when_any_done=False)["next", "reward"]
+        assert set(rewards.flatten().tolist()) == ({0.0, 1.0} if name[-1] == "5" else {1.0})
+
+
+def test_facts_of_a_task_do_not_hold_behind_a_wrapper_that_may_change_them():
+    car = gymnasium.make("MountainCarContinuous-v0")
+    assert reward_bounds(make_env(RescaleAction(car, np.float32(-3), np.float32(3)))) == pytest.approx((-0.1, 100.0))
+    assert reward_bounds(make_env(TransformReward(car, lambda reward: -reward))) is None
+    assert reward_bounds(make_env(TransformAction(car, lambda a: 2 * a, car.action_space))) is None
+
+
+@pytest.mark.parametrize("name", ["dmc/lqr-lqr_2_1", "Hopper-v5", Drift])
 def test_unknown_bounds_are_none(name):
     assert reward_bounds(make_env(name, action_cost=0.1)) is None
 
@@ -84,4 +121,4 @@ def test_transforms_appended_later_count(transforms, expected):
 
 
 def test_clipping_alone_bounds_a_reward():
-    assert reward_bounds(TransformedEnv(GymEnv("Pendulum-v1"), RewardClipping(-1.0, 0.0))) == (-1.0, 0.0)
+    assert reward_bounds(TransformedEnv(GymEnv("Hopper-v5"), RewardClipping(-1.0, 0.0))) == (-1.0, 0.0)

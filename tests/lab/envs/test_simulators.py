@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import gymnasium
 import numpy as np
 import pytest
 import torch
 from gym_toys import Counter, answering, shared
 from gymnasium.spaces import Box
-from gymnasium.wrappers import NormalizeObservation, TimeLimit
+from gymnasium.wrappers import NormalizeObservation, NormalizeReward, RecordEpisodeStatistics, TimeLimit
 from torchrl.envs import DMControlEnv, GymEnv, GymWrapper, TransformedEnv
-from torchrl.envs.transforms import StepCounter
+from torchrl.envs.transforms import StepCounter, VecNorm, VecNormV2
 
 from eqr_torchrl.lab.envs import make_env
+from eqr_torchrl.testing import toy_env
 
 
 @pytest.mark.parametrize("length", [1, 2, 4])
@@ -111,7 +117,7 @@ def test_two_environments_cannot_share_a_simulator(build):
     [
         lambda: gymnasium.make("Pendulum-v1"),
         lambda: lambda: gymnasium.make("Pendulum-v1"),
-        lambda: NormalizeObservation(gymnasium.make("Pendulum-v1")),
+        lambda: RecordEpisodeStatistics(gymnasium.make("Pendulum-v1")),
         lambda: TimeLimit(TimeLimit(gymnasium.make("Pendulum-v1"), 120), 100),
     ],
     ids=["instance", "factory", "below another wrapper", "several"],
@@ -133,3 +139,111 @@ def test_higher_limit_than_that_of_a_torchrl_environment_is_an_error(build):
 def test_higher_limit_than_that_of_a_torchrl_dm_control_environment_is_an_error():
     with pytest.raises(ValueError, match="max_episode_steps must be at most 1000, .*: got 1001"):
         make_env(DMControlEnv("pendulum", "swingup"), max_episode_steps=1001)
+
+
+def test_time_limit_of_the_callers_object_is_kept():
+    own = RecordEpisodeStatistics(gymnasium.make("Pendulum-v1"))
+    assert len(make_env(own, max_episode_steps=300).rollout(400)) == 300
+    own.reset(seed=0)
+    ends = [own.step(own.action_space.sample())[3] for _ in range(200)]
+    assert ends == [False] * 199 + [True]
+
+
+STATISTICS = "the running statistics of {} are neither shared with the environment of evaluations nor saved"
+
+
+@pytest.mark.parametrize("wrapper", [NormalizeObservation, NormalizeReward])
+def test_wrapper_with_running_statistics_is_refused_unless_they_are_fixed(wrapper):
+    env = RecordEpisodeStatistics(wrapper(gymnasium.make("Pendulum-v1")))
+    with pytest.raises(ValueError, match=STATISTICS.format(wrapper.__name__) + ".* since the world model normalises"):
+        make_env(lambda: env)
+    env.env.update_running_mean = False
+    make_env(env)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("transform", [VecNorm, VecNormV2])
+def test_transform_with_running_statistics_is_refused_unless_they_are_frozen(transform):
+    env = TransformedEnv(toy_env(), transform(in_keys=["observation"]))
+    with pytest.raises(ValueError, match=STATISTICS.format(transform.__name__)):
+        make_env(env)
+    env.rollout(3)
+    env.transform.freeze()
+    make_env(env)
+
+
+class NeedsFile(Counter):
+    def __init__(self, file, rate=1.0):
+        super().__init__()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, r"NeedsFile needs file: pass it to make_env, or \+env.file=... on a command line"),
+        ({"file": "x", "gravitas": 5.0}, "NeedsFile does not take gravitas: it takes file, rate"),
+    ],
+)
+def test_arguments_that_a_constructor_lacks_or_does_not_know_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        make_env(NeedsFile, **arguments)
+    assert make_env(NeedsFile, file="x", rate=2.0).env_name == "NeedsFile"
+
+
+def test_error_of_a_constructor_is_its_own_unless_another_environment_is_open():
+    class Robot(Counter):
+        def __init__(self):
+            if Robot.taken:
+                raise ConnectionError("port 5555 is taken")
+            super().__init__(10)
+
+        taken = True
+
+    with pytest.raises(ConnectionError):
+        make_env(Robot)
+    Robot.taken = False
+    first, Robot.taken = make_env(Robot), True
+    with pytest.raises(
+        RuntimeError, match=r"a second Robot could not be opened \(ConnectionError: port 5555 is taken\)"
+    ):
+        make_env(Robot)
+    first.close()
+    with pytest.raises(ConnectionError):
+        make_env(Robot)
+
+
+def test_closing_an_environment_closes_its_simulator():
+    closed = []
+
+    class Closing(Counter):
+        def close(self):
+            closed.append(1)
+
+    env = make_env(Closing, reward_scale=0.5, max_episode_steps=3)
+    env.rollout(5)
+    env.close()
+    assert closed == [1]
+
+
+def test_an_environment_can_be_forgotten():
+    """In a process of its own: what is to be let go is TorchRL's first look at Gymnasium."""
+    code = """
+import gc, weakref
+from gym_toys import Counter
+from eqr_torchrl.lab.envs import make_env
+def run():
+    data = set()  # as a training run has
+    env = make_env(Counter)
+    env.rollout(2)
+    return weakref.ref(env.base_env._env), weakref.ref(data)
+left = run()
+gc.collect()
+assert [ref() for ref in left] == [None, None], left
+"""
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": path})
+
+
+@pytest.mark.parametrize(("task", "size"), [("manipulator-bring_ball", 44), ("stacker-stack_2", 49)])
+def test_dmc_tasks_whose_observations_are_matrices(task, size):
+    assert make_env(f"dmc/{task}", seed=0).rollout(2)["next", "observation"].shape == (2, size)

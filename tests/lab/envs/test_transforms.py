@@ -4,12 +4,13 @@ import math
 
 import pytest
 import torch
-from gym_toys import Drift
+from gym_toys import Diverging, Drift
 from tensordict import TensorDict
 from torchrl.envs import GymEnv, TransformedEnv
 
 from eqr_torchrl.imagination import never_terminates
-from eqr_torchrl.lab.envs import ActionCost, NonFiniteGuard, TerminationGuard, VectorObservation, make_env
+from eqr_torchrl.lab.envs import ActionCost, NonFiniteGuard, RewardGuard, TerminationGuard, VectorObservation, make_env
+from eqr_torchrl.testing import toy_env
 
 nan = math.nan
 
@@ -123,7 +124,7 @@ def test_environment_that_terminates_for_a_model_that_never_does_is_an_error():
     ("limit", "message"),
     [
         (100.0, "Drift terminated where termination_fn predicted no end"),
-        (2.0, "Drift continued where termination_fn predicted an end"),
+        (2.0, "Drift continued where termination_fn predicted an end: .* or, where sensors are noisy, expect this"),
     ],
 )
 def test_wrong_rule_warns_once(limit, message):
@@ -163,13 +164,34 @@ def test_rule_of_a_wrong_shape_or_type_is_one_sentence_in_the_first_step(rule, m
         env.rollout(1)
 
 
-def test_time_limit_reported_as_termination_is_named():
+@pytest.mark.parametrize("truncated", [True, False])
+def test_time_limit_reported_as_termination_is_named(truncated):
     class Confused(Drift):
         def step(self, action):
             observation, reward, _, _, info = super().step(action)
             over = len(self.actions) == 4
-            return observation, reward, over, over, info
+            return observation, reward, over, truncated and over, info
 
     env = make_env(Confused, seed=0).append_transform(TerminationGuard(never_terminates, "Confused"))
     with pytest.raises(RuntimeError, match="If a time limit ended the episode, .* report it as truncated only"):
         env.rollout(5)
+
+
+def test_first_reward_outside_the_bounds_warns_once_at_the_line_of_the_user():
+    env = toy_env().append_transform(RewardGuard((-1e-9, 0.0), "toy"))  # it pays minus the squared norm of the state
+    with pytest.warns(
+        RuntimeWarning, match=r"toy gave a reward of -\d.*, outside reward_bounds, -1e-09 to 0: "
+    ) as caught:
+        env.rollout(5)
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+@pytest.mark.parametrize("bounds", [(-1e3, 0.0), (-1e3, 1e3)])
+def test_rewards_within_the_bounds_are_silent(bounds):
+    toy_env().append_transform(RewardGuard(bounds)).rollout(5)
+
+
+def test_warning_about_a_sensor_shows_the_line_of_the_user():
+    with pytest.warns(RuntimeWarning, match="non-finite") as caught:
+        make_env(Diverging).rollout(3)
+    assert [warning.filename for warning in caught] == [__file__]
