@@ -1,0 +1,1 @@
+"""The scripts; installed as ``eqr_torchrl.lab.scripts``, which the commands call."""
