@@ -21,7 +21,7 @@ from eqr_torchrl.data import TRANSITION_KEYS, check_memory, make_replay_buffer
 from eqr_torchrl.diagnostics import plot_value_distribution, value_quantiles
 from eqr_torchrl.envs import TerminationGuard, reward_bounds
 from eqr_torchrl.evaluation import evaluate
-from eqr_torchrl.objectives import make_update
+from eqr_torchrl.objectives import make_update, reward_unit, update_units
 from eqr_torchrl.recipes import CONFIGS
 from eqr_torchrl.runs import LoopSettings, Run, run_hydra
 
@@ -83,6 +83,11 @@ def main(cfg: DictConfig) -> float | None:
             if step < 1:
                 continue
             if (step - 1) % cfg.retrain_every == 0:
+                if cfg.unit_free:
+                    data = replay[:]
+                    unit = reward_unit(data["next", "reward"], cfg.reward_bounds)
+                    world_model.reward_unit.fill_(unit)
+                    update_units(loss, [actor, *critics], data["observation"], unit)
                 run.log("model", fit(replay[:]))  # learn the models
                 run.log("rollout", imagine(actor, replay[:], model_buffer))  # imagine
             for _ in range(cfg.utd_ratio):

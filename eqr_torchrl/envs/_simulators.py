@@ -141,7 +141,10 @@ def _open_gym(name: str, max_episode_steps: int | None, arguments: dict[str, Any
     except TypeError as error:
         raise ValueError(f"{name} does not take {', '.join(arguments)}: {error}.") from error
     check_gym_spaces(env, name)
-    return GymnasiumReader(env)
+    reader = GymnasiumReader(env)
+    if name == "MountainCarContinuous-v0":  # fuel of at most 0.1 a step, 100 at the goal
+        reader.simulator_reward_bounds = torch.tensor([-0.1, 100.0])
+    return reader
 
 
 def _open_dmc(name: str, max_episode_steps: int | None, arguments: dict[str, Any]) -> EnvBase:

@@ -11,7 +11,8 @@ from torchrl.envs.utils import ExplorationType
 from torchrl.modules import ProbabilisticActor, TanhNormal
 
 from eqr_torchrl.functional.products import Precision
-from eqr_torchrl.modules.layers import Tanh, mlp
+from eqr_torchrl.modules.layers import Tanh, layer_norm_mlp, mlp
+from eqr_torchrl.modules.normalizer import Normalizer
 
 
 class GaussianHead(nn.Module):
@@ -50,6 +51,8 @@ def make_actor(
     num_cells: Sequence[int] = (128, 128),
     activation_class: Callable[[], nn.Module] = Tanh,
     log_std_bounds: tuple[float, float] = (-20.0, 2.0),
+    layer_norm: bool = False,
+    normalize: bool = False,
     precision: Precision = "auto",
 ) -> ProbabilisticActor:
     """Squashed Gaussian policy for an environment with a bounded action vector.
@@ -59,6 +62,8 @@ def make_actor(
         num_cells: sizes of the hidden layers. Defaults to the paper's 2 x 128.
         activation_class: makes the hidden activations.
         log_std_bounds: bounds of the log standard deviation before squashing.
+        layer_norm: whether the network is made of (linear, layer normalisation, ReLU) in place of the paper's layers.
+        normalize: whether observations are normalised by statistics that ``update_normalizers`` sets.
         precision: format of products without gradient, see :class:`~eqr_torchrl.modules.MLP`.
 
     Returns:
@@ -80,7 +85,13 @@ def make_actor(
         found = type(spec).__name__ if low is None or high is None else f"{low.tolist()} to {high.tolist()}"
         raise ValueError(f"env must have a continuous action with finite bounds, low below high: got {found}.")
     sizes = env.observation_spec["observation"].shape[-1], num_cells, 2 * spec.shape[-1]
-    network = mlp(*sizes, activation_class=activation_class, precision=precision)
+    network: nn.Module
+    if layer_norm:
+        network = layer_norm_mlp(*sizes, precision=precision)
+    else:
+        network = mlp(*sizes, activation_class=activation_class, precision=precision)
+    if normalize:
+        network = nn.Sequential(Normalizer(sizes[0]), network)
     return ProbabilisticActor(
         TensorDictModule(GaussianHead(network, log_std_bounds), in_keys=["observation"], out_keys=["loc", "scale"]),
         in_keys=["loc", "scale"],

@@ -124,6 +124,21 @@ def _half_tanh(value: Tensor) -> Tensor:
     return value.sigmoid_().sub_(0.5)
 
 
+def layer_norm_mlp(
+    in_features: int, num_cells: Sequence[int], out_features: int, *, precision: Precision = "auto"
+) -> MLP:
+    """Multilayer perceptron of (linear, layer normalisation, ReLU), with PyTorch's own initialisation.
+
+    Examples:
+        >>> layer_norm_mlp(3, (8, 8), 2)(torch.zeros(5, 3)).shape
+        torch.Size([5, 2])
+    """
+    layers: list[nn.Module] = []
+    for size_in, size_out in pairwise([in_features, *num_cells]):
+        layers += [nn.Linear(size_in, size_out), nn.LayerNorm(size_out), nn.ReLU(inplace=True)]
+    return MLP(*layers, nn.Linear(num_cells[-1], out_features), precision=precision)
+
+
 def mlp(
     in_features: int,
     num_cells: Sequence[int],

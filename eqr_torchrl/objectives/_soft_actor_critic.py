@@ -128,6 +128,8 @@ class SoftActorCriticLoss(LossModule):
     gamma: Tensor
     target_entropy: Tensor
     utility: nn.Module
+    log_action_unit: Tensor
+    reward_unit: Tensor
     min_log_alpha: Tensor | None
     max_log_alpha: Tensor | None
 
@@ -196,6 +198,9 @@ class SoftActorCriticLoss(LossModule):
             spec = action_spec if action_spec is not None else getattr(actor_network, "spec", None)
             target_entropy = -float(_action_size(spec, self.tensor_keys.action))
         self.register_coeff_buffer("target_entropy", target_entropy, device=device)
+        # entropies are those of actions in [-1, 1], values and temperature are learnt in units of reward_unit
+        self.register_buffer("log_action_unit", _log_half_range(actor_network).to(device))
+        self.register_buffer("reward_unit", torch.ones((), device=device))
         self.utility = MeanUtility() if utility is None else utility
         _try_utility(self.utility, log_alpha)
 
@@ -228,7 +233,12 @@ class SoftActorCriticLoss(LossModule):
         log_alpha = self.log_alpha.detach()
         if self.min_log_alpha is not None or self.max_log_alpha is not None:
             log_alpha = log_alpha.clamp(self.min_log_alpha, self.max_log_alpha)
-        return log_alpha.exp()
+        return log_alpha.exp() * self.reward_unit
+
+    def _draw(self, distribution) -> tuple[Tensor, Tensor]:
+        """Actions in units of the environment, and the log-density of the same actions in [-1, 1]."""
+        action, log_prob = rsample_and_log_prob(distribution)
+        return action, log_prob + self.log_action_unit
 
     def _policy(self, tensordict: TensorDictBase, batch_size: torch.Size, where: str = "the batch"):
         """Action distribution at the observations in ``tensordict``, leaving ``tensordict`` as it is."""
@@ -288,11 +298,11 @@ class SoftActorCriticLoss(LossModule):
 
     def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
         """Reduced policy loss (critics get no gradient), and a dictionary with ``log_prob`` of the drawn actions."""
-        action, log_prob = rsample_and_log_prob(self._policy(tensordict, self._batch_size(tensordict)))
+        action, log_prob = self._draw(self._policy(tensordict, self._batch_size(tensordict)))
         quantiles = self._values(self.qvalue_network_params.detach(), tensordict, action)
         value = self._policy_value(quantiles)
         _check_utility(self.utility, value, log_prob.shape, RuntimeError)
-        loss = self._alpha * log_prob - value
+        loss = (self._alpha * log_prob - value) / self.reward_unit
         loss = self._reduce_loss(loss, tensordict=tensordict, weights=self._maybe_get_priority_weight(tensordict))
         return loss, {"log_prob": log_prob.detach()}
 
@@ -464,6 +474,18 @@ def _as_critics(qvalue_network, num_qvalue_nets: int | None) -> list[TensorDictM
         f"num_qvalue_nets must be positive and match qvalue_network: got {num_qvalue_nets} for "
         f"{len(qvalue_network) if isinstance(qvalue_network, Sequence | nn.ModuleList) else 1} critic(s)."
     )
+
+
+def _log_half_range(actor_network) -> Tensor:
+    """Sum of the logarithms of the half-ranges of a bounded action, 0 where the policy does not know its bounds."""
+    space = getattr(getattr(actor_network, "spec", None), "space", None)
+    if space is None:
+        try:
+            space = actor_network.spec[actor_network.dist_sample_keys[0]].space
+        except (AttributeError, KeyError, TypeError):
+            return torch.zeros(())
+    low, high = getattr(space, "low", None), getattr(space, "high", None)
+    return torch.zeros(()) if low is None else ((high - low) / 2).log().sum().float()
 
 
 def _action_size(spec, action_key: NestedKey) -> int:

@@ -10,7 +10,6 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from tensordict.utils import NestedKey
 from torch import Tensor, nn
-from torchrl.modules.distributions.utils import rsample_and_log_prob
 
 from eqr_torchrl import functional as F
 from eqr_torchrl.objectives._soft_actor_critic import SoftActorCriticLoss, SoftActorCriticOptions, nested, required
@@ -101,7 +100,7 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
             )
         discount = self._discount(transitions, (*batch, reward.shape[-2] if own_rows else 1))
         with torch.no_grad():
-            action, log_prob = rsample_and_log_prob(self._policy(successors, reward.shape, '"next"'))
+            action, log_prob = self._draw(self._policy(successors, reward.shape, '"next"'))
             values = self._member_values(successors, action)  # [*B, M, K]
             target = F.epistemic_quantile_target(
                 reward, terminated, values.unsqueeze(-1), log_prob, gamma=discount, alpha=self._alpha
@@ -151,7 +150,7 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
         report = {"target_value": target.mean()}
         if not own_rows:
             report["epistemic_std"] = values.detach().std(-1, correction=min(1, values.shape[-1] - 1)).mean()
-        return error.square().sum(-1), error.detach().abs().amax(-1), report
+        return (error / self.reward_unit).square().sum(-1), error.detach().abs().amax(-1), report
 
     def _policy_value(self, quantiles: Tensor) -> Tensor:
         return self.utility(quantiles.flatten(-2))  # [*B, M]: one equally likely value from each member

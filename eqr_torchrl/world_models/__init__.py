@@ -7,7 +7,7 @@ from eqr_torchrl.world_models.early_stopping import EarlyStoppingFit
 from eqr_torchrl.world_models.fit import WorldModelFit
 from eqr_torchrl.world_models.fixed_steps import FixedStepsFit
 from eqr_torchrl.world_models.gaussian import GaussianEnsemble, make_world_model
-from eqr_torchrl.world_models.normalizer import Normalizer
+from eqr_torchrl.modules.normalizer import Normalizer
 from eqr_torchrl.world_models.prior import RandomPrior
 
 __all__ = [

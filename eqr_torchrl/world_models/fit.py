@@ -139,11 +139,12 @@ class Rows:
     def __init__(self, world_model: GaussianEnsemble, inputs: Tensor, targets: Tensor) -> None:
         self.num_rows, self.num_inputs = inputs.shape
         self.targets = targets  # in units of the environment
-        inputs, targets = world_model.normalizer(inputs), world_model.normalize(targets)
+        raw, inputs, targets = inputs, world_model.normalizer(inputs), world_model.normalize(targets)
         self.per_member = world_model.prior is not None
         if world_model.prior is not None:
             inputs = inputs.expand(world_model.num_members, *inputs.shape)
-            targets = targets - world_model.prior_weight * world_model.prior(inputs)
+            prior = world_model.prior(world_model.prior_normalizer(raw).expand_as(inputs))
+            targets = targets - world_model.prior_weight * prior
         self.rows = torch.cat([inputs, targets], -1).flatten(0, -2)  # [n or M * n, S + A + D]: one gather a batch
 
     def take(self, index: Tensor, members: list[int]) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from eqr_torchrl.functional import gaussian_nll, soft_clamp
 from eqr_torchrl.functional.products import Precision, uses_bf16
 from eqr_torchrl.modules.ensemble import EnsembleLinear
 from eqr_torchrl.world_models.base import WorldModel
-from eqr_torchrl.world_models.normalizer import Normalizer
+from eqr_torchrl.modules.normalizer import Normalizer
 from eqr_torchrl.world_models.prior import RandomPrior
 
 #: Rows of each member that pass through the network at once on a CPU: the activations stay in its caches, and blocks
@@ -88,6 +88,9 @@ class GaussianEnsemble(WorldModel):
     target_mean: Tensor
     target_scale: Tensor
     prior_weight: Tensor
+    prior_std: Tensor
+    prior_is_fixed: Tensor
+    reward_unit: Tensor
 
     def __init__(
         self,
@@ -127,6 +130,11 @@ class GaussianEnsemble(WorldModel):
             EnsembleLinear(num_members, size_in, size_out) for size_in, size_out in pairwise(sizes)
         )
         has_prior = prior_scale > 0 or (learn_reward and reward_prior_scale > 0)
+        # what the prior is made of is fixed by the first data: one function for ever
+        self.prior_normalizer = Normalizer(num_inputs)
+        self.register_buffer("prior_std", torch.zeros(self.noise_dim, dtype=torch.float64))
+        self.register_buffer("prior_is_fixed", torch.tensor(False))
+        self.register_buffer("reward_unit", torch.ones((), dtype=torch.float64))
         self.prior = RandomPrior(num_members, num_inputs, self.noise_dim) if has_prior else None
         self.learn_log_var_bounds = learn_log_var_bounds
         for name, value in (("min_log_var", low), ("max_log_var", high)):
@@ -149,9 +157,13 @@ class GaussianEnsemble(WorldModel):
         var, mean = torch.var_mean(targets.double(), 0, correction=min(1, len(targets) - 1))
         std = var.sqrt()
         std = torch.where(std > _SMALLEST_SPREAD * mean.abs(), std, 0.0)  # rounding is no change
-        prior = self.prior_scale * std
+        if not self.prior_is_fixed:
+            self.prior_normalizer.update(inputs)
+            self.prior_std.copy_(self.prior_scale * std)
+            self.prior_is_fixed.fill_(True)
+        prior = self.prior_std.clone()
         if self.predicts_reward:
-            prior[-1] = self.reward_prior_scale
+            prior[-1] = self.reward_prior_scale * self.reward_unit
         if self.normalize_targets:
             self.target_mean.copy_(mean)
             self.target_scale.copy_((std.square() + prior.square()).sqrt())
@@ -196,10 +208,10 @@ class GaussianEnsemble(WorldModel):
     def _distribution(
         self, observation: Tensor, action: Tensor, layers: Sequence[Callable[[Tensor], Tensor]]
     ) -> tuple[Tensor, Tensor]:
-        inputs = self.normalizer(torch.cat([observation, action], -1))
-        mean, log_var = self._predict(inputs, layers)
+        raw = torch.cat([observation, action], -1)
+        mean, log_var = self._predict(self.normalizer(raw), layers)
         if self.prior is not None:
-            mean = torch.addcmul(mean, self.prior_weight, self.prior(inputs))
+            mean = torch.addcmul(mean, self.prior_weight, self.prior(self.prior_normalizer(raw)))
         delta = torch.addcmul(self.target_mean, self.target_scale, mean)
         next_observation = observation + delta[..., : self.observation_dim]
         scale = (0.5 * log_var).exp() * self.target_scale
