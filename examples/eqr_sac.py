@@ -21,6 +21,7 @@ from eqr_torchrl.data import TRANSITION_KEYS, check_memory, make_replay_buffer
 from eqr_torchrl.diagnostics import plot_value_distribution, value_quantiles
 from eqr_torchrl.envs import TerminationGuard, reward_bounds
 from eqr_torchrl.evaluation import evaluate
+from eqr_torchrl.modules.optimism import OptimismPolicy, draw_optimism
 from eqr_torchrl.objectives import make_update, reward_unit, update_units
 from eqr_torchrl.recipes import CONFIGS
 from eqr_torchrl.runs import LoopSettings, Run, run_hydra
@@ -50,10 +51,16 @@ def main(cfg: DictConfig) -> float | None:
     model_buffer = instantiate(cfg.model_buffer, imagine.capacity, batch_size=cfg.batch_size, device=cfg.device)
     successors = instantiate(cfg.successors, imagine.model_env)  # EQR: K next states from each member
     loss = instantiate(cfg.loss, actor, critics)
+    explorer = reported = imagined = actor
+    with_optimism = lambda batch: batch  # noqa: E731
+    if cfg.actor.optimism_input:
+        explorer, reported, imagined = (OptimismPolicy(actor, optimism) for optimism in (1, 0, None))
+        with_optimism = draw_optimism
+    trust = instantiate(cfg.trust) or None
     loss.make_value_estimator(gamma=cfg.gamma)
     optimizer = instantiate(cfg.optim, loss)
     update = make_update(
-        lambda batch: loss(successors(batch)),
+        lambda batch: loss(with_optimism(successors(batch))),
         optimizer,
         SoftUpdate(loss, tau=cfg.tau),
         sample=model_buffer.sample,
@@ -61,7 +68,7 @@ def main(cfg: DictConfig) -> float | None:
     )
     collector = Collector(
         env,
-        actor,
+        explorer,
         frames_per_batch=1,
         total_frames=-1,
         policy_device=cfg.device,
@@ -76,10 +83,13 @@ def main(cfg: DictConfig) -> float | None:
         env=env, policy=actor, loss=loss, optimizer=optimizer, world_model=world_model, fit=fit,
         replay=replay, model_buffer=model_buffer,
     )  # fmt: skip
-    run.evaluate_with(lambda num_episodes, seed: evaluate(eval_env, actor, num_episodes=num_episodes, seed=seed))
+    run.evaluate_with(lambda num_episodes, seed: evaluate(eval_env, reported, num_episodes=num_episodes, seed=seed))
     with run:
         for step in run.steps():  # negative in the warm-up, with the initial policy
-            replay.extend(next(transitions).select(*TRANSITION_KEYS))  # act
+            transition = next(transitions)
+            replay.extend(transition.select(*TRANSITION_KEYS))  # act
+            if cfg.actor.optimism_input and bool(transition["next", "done"].any()):
+                explorer.optimism = 1 - explorer.optimism  # episodes alternate
             if step < 1:
                 continue
             if (step - 1) % cfg.retrain_every == 0:
@@ -88,15 +98,21 @@ def main(cfg: DictConfig) -> float | None:
                     unit = reward_unit(data["next", "reward"], cfg.reward_bounds)
                     world_model.reward_unit.fill_(unit)
                     update_units(loss, [actor, *critics], data["observation"], unit)
+                horizon = None
+                if trust is not None and step > 1:
+                    horizon, drift = trust(world_model, replay[:][-cfg.retrain_every :])
+                    run.log("trust", {"horizon": horizon, **{f"drift_{k}": drift[k - 1] for k in (1, 5, 10, 25)}})
+                elif trust is not None:
+                    horizon = trust.shortest
                 run.log("model", fit(replay[:]))  # learn the models
-                run.log("rollout", imagine(actor, replay[:], model_buffer))  # imagine
+                run.log("rollout", imagine(imagined, replay[:], model_buffer, horizon=horizon))  # imagine
             for _ in range(cfg.utd_ratio):
                 run.log("train", update())  # learn values, improve the policy
 
     if run.last_return is not None:
         plot_learning_curve(run.folder, run.folder / "figures" / "learning_curve.png")
         states = torch.stack([eval_env.reset()["observation"] for _ in range(3)])
-        quantiles = value_quantiles(critics[0], actor, states)
+        quantiles = value_quantiles(critics[0], reported, states)
         if quantiles.shape[-1] > 1:
             labels = [f"initial state {i + 1}" for i in range(3)]
             plot_value_distribution(quantiles, labels, run.folder / "figures" / "value_distribution.png")

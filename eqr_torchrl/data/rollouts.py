@@ -217,7 +217,12 @@ class BranchedRollouts:
         return self.horizon * starts * self.retained_rounds
 
     def __call__(
-        self, policy: Callable[[TensorDictBase], TensorDictBase], data: TensorDictBase, model_buffer: ReplayBuffer
+        self,
+        policy: Callable[[TensorDictBase], TensorDictBase],
+        data: TensorDictBase,
+        model_buffer: ReplayBuffer,
+        *,
+        horizon: int | None = None,
     ) -> dict[str, dict[str, float]]:
         """Fills the model buffer with one round of rollouts.
 
@@ -226,15 +231,24 @@ class BranchedRollouts:
             data: real transitions, in environment units, batch size ``[n]``: rollouts start from ``"observation"``, and
                 ``("next", "reward")`` is read with a ``rare_threshold``.
             model_buffer: where the transitions go.
+            horizon: steps of each rollout of this round, from as many fewer starts; ``None`` is that of all rounds.
 
         Returns:
             For each rule, under the name of its member, what :func:`branched_rollout` returns.
         """
-        options: dict[str, Any] = {"horizon": self.horizon, "keys": self.stored_keys, "chunk_size": self.chunk_size}
+        horizon = self.horizon if horizon is None else horizon
+        options: dict[str, Any] = {"horizon": horizon, "keys": self.stored_keys, "chunk_size": self.chunk_size}
         if self.rare_threshold is not None:
             options["weights"] = rarity_weights(data["next", "reward"], self.rare_threshold)
         return {
-            env.member: branched_rollout(env, policy, data["observation"], model_buffer, num_starts=count, **options)
+            env.member: branched_rollout(
+                env,
+                policy,
+                data["observation"],
+                model_buffer,
+                num_starts=max(count * self.horizon // horizon, 1),
+                **options,
+            )
             for env, count in self.rollouts
         }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import torch
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
@@ -13,6 +14,18 @@ from torchrl.modules import ProbabilisticActor, TanhNormal
 from eqr_torchrl.functional.products import Precision
 from eqr_torchrl.modules.layers import Tanh, layer_norm_mlp, mlp
 from eqr_torchrl.modules.normalizer import Normalizer
+from eqr_torchrl.modules.optimism import OPTIMISM
+
+
+class NormalizedMLP(nn.Module):
+    """A network of normalised observations and further inputs that are of unit size."""
+
+    def __init__(self, network: nn.Module, observation_dim: int) -> None:
+        super().__init__()
+        self.normalizer, self.network = Normalizer(observation_dim), network
+
+    def forward(self, observation: Tensor, *others: Tensor) -> Tensor:
+        return self.network(torch.cat([self.normalizer(observation), *others], -1))
 
 
 class GaussianHead(nn.Module):
@@ -39,9 +52,9 @@ class GaussianHead(nn.Module):
         self.network = network
         self.low, self.high = low, high
 
-    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation before squashing, each of shape ``[..., A]``."""
-        loc, log_std = self.network(observation).chunk(2, -1)
+        loc, log_std = self.network(*inputs).chunk(2, -1)
         return loc, log_std.clamp(self.low, self.high).exp()
 
 
@@ -53,6 +66,7 @@ def make_actor(
     log_std_bounds: tuple[float, float] = (-20.0, 2.0),
     layer_norm: bool = False,
     normalize: bool = False,
+    optimism_input: bool = False,
     precision: Precision = "auto",
 ) -> ProbabilisticActor:
     """Squashed Gaussian policy for an environment with a bounded action vector.
@@ -84,16 +98,18 @@ def make_actor(
     if low is None or high is None or not ((high > low) & (high - low).isfinite()).all():
         found = type(spec).__name__ if low is None or high is None else f"{low.tolist()} to {high.tolist()}"
         raise ValueError(f"env must have a continuous action with finite bounds, low below high: got {found}.")
-    sizes = env.observation_spec["observation"].shape[-1], num_cells, 2 * spec.shape[-1]
+    observation_dim = env.observation_spec["observation"].shape[-1]
+    sizes = observation_dim + int(optimism_input), num_cells, 2 * spec.shape[-1]
+    in_keys = ["observation", OPTIMISM] if optimism_input else ["observation"]
     network: nn.Module
     if layer_norm:
         network = layer_norm_mlp(*sizes, precision=precision)
     else:
         network = mlp(*sizes, activation_class=activation_class, precision=precision)
     if normalize:
-        network = nn.Sequential(Normalizer(sizes[0]), network)
+        network = NormalizedMLP(network, observation_dim)
     return ProbabilisticActor(
-        TensorDictModule(GaussianHead(network, log_std_bounds), in_keys=["observation"], out_keys=["loc", "scale"]),
+        TensorDictModule(GaussianHead(network, log_std_bounds), in_keys=in_keys, out_keys=["loc", "scale"]),
         in_keys=["loc", "scale"],
         spec=spec,
         distribution_class=TanhNormal,

@@ -12,6 +12,7 @@ from torchrl.envs import EnvBase
 from eqr_torchrl.functional.products import Precision
 from eqr_torchrl.modules.layers import Tanh, layer_norm_mlp, mlp
 from eqr_torchrl.modules.normalizer import Normalizer
+from eqr_torchrl.modules.optimism import OPTIMISM
 
 
 class _StateActionMLP(nn.Module):
@@ -41,9 +42,9 @@ class ScaledCritic(nn.Module):
         self.register_buffer("action_half", (high - low) / 2)
         self.register_buffer("unit", torch.ones(()))
 
-    def forward(self, observation: Tensor, action: Tensor) -> Tensor:
+    def forward(self, observation: Tensor, action: Tensor, *others: Tensor) -> Tensor:
         action = (action - self.action_mid) / self.action_half
-        return self.network(torch.cat([self.normalizer(observation), action], -1)) * self.unit
+        return self.network(torch.cat([self.normalizer(observation), action, *others], -1)) * self.unit
 
 
 def make_critic(
@@ -54,6 +55,7 @@ def make_critic(
     activation_class: Callable[[], nn.Module] = Tanh,
     layer_norm: bool = False,
     normalize: bool = False,
+    optimism_input: bool = False,
     precision: Precision = "auto",
 ) -> TensorDictModule:
     """Quantile critic for an environment with vector observations and actions.
@@ -81,6 +83,8 @@ def make_critic(
     if num_quantiles < 1:
         raise ValueError(f"num_quantiles must be positive, got {num_quantiles}.")
     num_inputs = env.observation_spec["observation"].shape[-1] + env.action_spec_unbatched.shape[-1]
+    num_inputs += int(optimism_input)
+    in_keys = ["observation", "action", OPTIMISM] if optimism_input else ["observation", "action"]
     if layer_norm:
         network = layer_norm_mlp(num_inputs, num_cells, num_quantiles, precision=precision)
     else:
@@ -90,4 +94,4 @@ def make_critic(
         box = env.action_spec_unbatched.space
         observation_dim = env.observation_spec["observation"].shape[-1]
         module = ScaledCritic(network, box.low.float(), box.high.float(), observation_dim)
-    return TensorDictModule(module, ["observation", "action"], ["state_action_value"])
+    return TensorDictModule(module, in_keys, ["state_action_value"])

@@ -211,7 +211,7 @@ class SoftActorCriticLoss(LossModule):
         """Critic loss and absolute TD error of each batch element, shape ``[*B]``, and scalars to report."""
 
     @abstractmethod
-    def _policy_value(self, quantiles: Tensor) -> Tensor:
+    def _policy_value(self, quantiles: Tensor, tensordict: TensorDictBase) -> Tensor:
         """What the policy ascends, ``[*B]``, of the critics' values ``[*B, C, N]``."""
 
     @abstractmethod
@@ -300,7 +300,7 @@ class SoftActorCriticLoss(LossModule):
         """Reduced policy loss (critics get no gradient), and a dictionary with ``log_prob`` of the drawn actions."""
         action, log_prob = self._draw(self._policy(tensordict, self._batch_size(tensordict)))
         quantiles = self._values(self.qvalue_network_params.detach(), tensordict, action)
-        value = self._policy_value(quantiles)
+        value = self._policy_value(quantiles, tensordict)
         _check_utility(self.utility, value, log_prob.shape, RuntimeError)
         loss = (self._alpha * log_prob - value) / self.reward_unit
         loss = self._reduce_loss(loss, tensordict=tensordict, weights=self._maybe_get_priority_weight(tensordict))

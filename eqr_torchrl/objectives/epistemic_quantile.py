@@ -151,7 +151,7 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
         }
         return losses.sum(-1), td_error, report
 
-    def _policy_value(self, quantiles: Tensor) -> Tensor:
+    def _policy_value(self, quantiles: Tensor, tensordict: TensorDictBase) -> Tensor:
         return self.utility(_minimum(quantiles))
 
     def _report_keys(self) -> list[str]:

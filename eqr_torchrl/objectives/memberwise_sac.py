@@ -12,6 +12,7 @@ from tensordict.utils import NestedKey
 from torch import Tensor, nn
 
 from eqr_torchrl import functional as F
+from eqr_torchrl.modules.optimism import OPTIMISM
 from eqr_torchrl.objectives._soft_actor_critic import SoftActorCriticLoss, SoftActorCriticOptions, nested, required
 
 _MEMBERS = "members"
@@ -152,8 +153,10 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
             report["epistemic_std"] = values.detach().std(-1, correction=min(1, values.shape[-1] - 1)).mean()
         return (error / self.reward_unit).square().sum(-1), error.detach().abs().amax(-1), report
 
-    def _policy_value(self, quantiles: Tensor) -> Tensor:
-        return self.utility(quantiles.flatten(-2))  # [*B, M]: one equally likely value from each member
+    def _policy_value(self, quantiles: Tensor, tensordict: TensorDictBase) -> Tensor:
+        values = quantiles.flatten(-2)  # [*B, M]: one equally likely value from each member
+        value, optimism = self.utility(values), tensordict.get(OPTIMISM, None)
+        return value if optimism is None else values.mean(-1).lerp(value, optimism.squeeze(-1))
 
     def _report_keys(self) -> list[str]:
         # members with rows of their own have no common state at which their spread means anything

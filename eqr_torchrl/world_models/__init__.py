@@ -9,6 +9,7 @@ from eqr_torchrl.world_models.fixed_steps import FixedStepsFit
 from eqr_torchrl.world_models.gaussian import GaussianEnsemble, make_world_model
 from eqr_torchrl.modules.normalizer import Normalizer
 from eqr_torchrl.world_models.prior import RandomPrior
+from eqr_torchrl.world_models.trust import TrustedHorizon, open_loop_errors
 
 __all__ = [
     "EarlyStoppingFit",
@@ -18,5 +19,7 @@ __all__ = [
     "RandomPrior",
     "WorldModel",
     "WorldModelFit",
+    "TrustedHorizon",
     "make_world_model",
+    "open_loop_errors",
 ]
