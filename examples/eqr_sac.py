@@ -14,15 +14,15 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 from torchrl import torchrl_logger
 from torchrl.collectors import Collector
-from torchrl.objectives import SoftUpdate
 
 from eqr_torchrl.comparison import plot_learning_curve
 from eqr_torchrl.data import TRANSITION_KEYS, check_memory, make_replay_buffer
 from eqr_torchrl.diagnostics import plot_value_distribution, value_quantiles
 from eqr_torchrl.envs import TerminationGuard, reward_bounds
 from eqr_torchrl.evaluation import evaluate
-from eqr_torchrl.modules.optimism import OptimismPolicy, draw_optimism
-from eqr_torchrl.objectives import make_update, reward_unit, update_units
+from eqr_torchrl.modules.optimism import OptimismPolicy
+from eqr_torchrl.lean import LeanMemberValues, RingBuffer
+from eqr_torchrl.objectives import reward_unit
 from eqr_torchrl.recipes import CONFIGS
 from eqr_torchrl.runs import LoopSettings, Run, run_hydra
 
@@ -48,23 +48,25 @@ def main(cfg: DictConfig) -> float | None:
     print(check_memory("D", cfg.replay_capacity, env.fake_tensordict().select(*TRANSITION_KEYS)))
     print(check_memory("D_model", imagine.capacity, imagine.transition, cfg.model_buffer.dtype, cfg.device))
     replay = make_replay_buffer(cfg.replay_capacity)
-    model_buffer = instantiate(cfg.model_buffer, imagine.capacity, batch_size=cfg.batch_size, device=cfg.device)
-    successors = instantiate(cfg.successors, imagine.model_env)  # EQR: K next states from each member
-    loss = instantiate(cfg.loss, actor, critics)
-    explorer = reported = imagined = actor
-    with_optimism = lambda batch: batch  # noqa: E731
-    if cfg.actor.optimism_input:
-        explorer, reported, imagined = (OptimismPolicy(actor, optimism) for optimism in (1, 0, None))
-        with_optimism = draw_optimism
+    model_buffer = RingBuffer(imagine.capacity)
+    explorer, reported, imagined = (OptimismPolicy(actor, optimism) for optimism in (1, 0, None))
     trust = instantiate(cfg.trust) or None
-    loss.make_value_estimator(gamma=cfg.gamma)
-    optimizer = instantiate(cfg.optim, loss)
-    update = make_update(
-        lambda batch: loss(with_optimism(successors(batch))),
-        optimizer,
-        SoftUpdate(loss, tau=cfg.tau),
-        sample=model_buffer.sample,
-        cuda_graph=cfg.cuda_graph,
+    agent = LeanMemberValues(
+        actor,
+        critics[0],
+        imagine.model_env,
+        model_buffer,
+        instantiate(cfg.loss.utility),
+        action_spec=env.action_spec_unbatched,
+        batch_size=cfg.batch_size,
+        gamma=cfg.gamma,
+        tau=cfg.tau,
+        alpha_init=cfg.loss.alpha_init,
+        reward_bounds=cfg.loss.reward_bounds,
+        lr_actor=cfg.optim.lr_actor,
+        lr_critic=cfg.optim.lr_critic,
+        lr_alpha=cfg.optim.lr_alpha,
+        **cfg.agent,
     )
     collector = Collector(
         env,
@@ -80,24 +82,22 @@ def main(cfg: DictConfig) -> float | None:
     # `run` records between two steps; without its lines this still learns
     transitions = run.watch(collector)
     run.keep(
-        env=env, policy=actor, loss=loss, optimizer=optimizer, world_model=world_model, fit=fit,
-        replay=replay, model_buffer=model_buffer,
+        env=env, policy=actor, critic=critics[0], world_model=world_model, fit=fit, replay=replay,
     )  # fmt: skip
     run.evaluate_with(lambda num_episodes, seed: evaluate(eval_env, reported, num_episodes=num_episodes, seed=seed))
     with run:
         for step in run.steps():  # negative in the warm-up, with the initial policy
             transition = next(transitions)
             replay.extend(transition.select(*TRANSITION_KEYS))  # act
-            if cfg.actor.optimism_input and bool(transition["next", "done"].any()):
+            if step > 0 and bool(transition["next", "done"].any()):
                 explorer.optimism = 1 - explorer.optimism  # episodes alternate
             if step < 1:
                 continue
             if (step - 1) % cfg.retrain_every == 0:
-                if cfg.unit_free:
-                    data = replay[:]
-                    unit = reward_unit(data["next", "reward"], cfg.reward_bounds)
-                    world_model.reward_unit.fill_(unit)
-                    update_units(loss, [actor, *critics], data["observation"], unit)
+                data = replay[:]
+                unit = reward_unit(data["next", "reward"], cfg.reward_bounds)
+                world_model.reward_unit.fill_(unit)
+                agent.update_units(data["observation"], unit)
                 horizon = None
                 if trust is not None and step > 1:
                     horizon, drift = trust(world_model, replay[:][-cfg.retrain_every :])
@@ -107,15 +107,10 @@ def main(cfg: DictConfig) -> float | None:
                 run.log("model", fit(replay[:]))  # learn the models
                 run.log("rollout", imagine(imagined, replay[:], model_buffer, horizon=horizon))  # imagine
             for _ in range(cfg.utd_ratio):
-                run.log("train", update())  # learn values, improve the policy
+                run.log("train", agent.update())  # learn values, improve the policy
 
     if run.last_return is not None:
         plot_learning_curve(run.folder, run.folder / "figures" / "learning_curve.png")
-        states = torch.stack([eval_env.reset()["observation"] for _ in range(3)])
-        quantiles = value_quantiles(critics[0], reported, states)
-        if quantiles.shape[-1] > 1:
-            labels = [f"initial state {i + 1}" for i in range(3)]
-            plot_value_distribution(quantiles, labels, run.folder / "figures" / "value_distribution.png")
     return run.last_return
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from tensordict.nn import TensorDictModule
@@ -41,6 +42,14 @@ class ScaledCritic(nn.Module):
         self.register_buffer("action_mid", (low + high) / 2)
         self.register_buffer("action_half", (high - low) / 2)
         self.register_buffer("unit", torch.ones(()))
+
+    @torch.no_grad()
+    def set_unit(self, unit: float) -> None:
+        """Learns in another unit from now on; values stay as they are."""
+        last = cast(nn.Linear, self.network[-1])
+        for parameter in (last.weight, last.bias):
+            parameter.mul_(self.unit / unit)
+        self.unit.fill_(unit)
 
     def forward(self, observation: Tensor, action: Tensor, *others: Tensor) -> Tensor:
         action = (action - self.action_mid) / self.action_half
