@@ -68,6 +68,7 @@ class LeanMemberValues:
         lr_alpha: float,
         reward_bounds: Sequence[float] | None = None,
         explore_fraction: float = 0.5,
+        average_decay: float = 0.002,
     ) -> None:
         self.head = next(module for module in actor.modules() if type(module).__name__ == "GaussianHead")
         self.critic: ScaledCritic = critic.module  # pyright: ignore
@@ -78,6 +79,9 @@ class LeanMemberValues:
         self.batch_size, self.gamma, self.tau, self.unit = batch_size, gamma, tau, 1.0
         self.log_alpha = nn.Parameter(torch.tensor(math.log(alpha_init)))
         self.reward_bounds, self.explore_fraction = reward_bounds, explore_fraction
+        self.average = copy.deepcopy(actor).requires_grad_(False)  # weights averaged over updates
+        self.average_decay = average_decay
+        self.average_pairs = list(self.average.parameters()), list(actor.parameters())
         self.critic_parameters = list(self.critic.parameters())
         self.target_parameters = list(self.target.parameters())
         self.optimizer = torch.optim.Adam(
@@ -93,7 +97,7 @@ class LeanMemberValues:
     def update_units(self, observations: Tensor, unit: float) -> None:
         """Normalises observations by the statistics of the data, and learns values in ``unit``; values stay."""
         self.unit = unit
-        for network in (self.head, self.critic, self.target):
+        for network in (self.head, self.critic, self.target, self.average):
             for module in network.modules():
                 if isinstance(module, Normalizer):
                     module.update(observations)
@@ -156,6 +160,7 @@ class LeanMemberValues:
         self.optimizer.zero_grad()
         with torch.no_grad():
             torch._foreach_lerp_(self.target_parameters, self.critic_parameters, self.tau)
+            torch._foreach_lerp_(*self.average_pairs, self.average_decay)
             values = values.detach()
             explored = optimism.sum().clamp(min=1)
             spread = (values.std(-1) * optimism.squeeze(-1)).sum() / explored

@@ -7,6 +7,7 @@ python examples/eqr_sac.py utility=optimistic algorithm=qr_mbpo     # another ut
 
 from __future__ import annotations
 
+import time
 import warnings
 
 import torch
@@ -28,6 +29,16 @@ from eqr_torchrl.runs import LoopSettings, Run, run_hydra
 
 warnings.filterwarnings("ignore", category=DeprecationWarning, module="torchrl")
 torchrl_logger.setLevel("WARNING")
+
+
+def with_variants(run: Run, episodes: dict[str, list]) -> list:
+    """Writes beside each evaluation the CPU seconds of the process, and the returns of other policies."""
+    with open(run.folder / "cpu.csv", "a") as file:
+        file.write(f"{run.step},{time.process_time():.1f}\n")
+    with open(run.folder / "variants.csv", "a") as file:
+        for name, rows in episodes.items():
+            file.writelines(f"{run.step},{name},{row['episode_return']}\n" for row in rows)
+    return episodes["reported"]
 
 
 def main(cfg: DictConfig) -> float | None:
@@ -68,6 +79,7 @@ def main(cfg: DictConfig) -> float | None:
         lr_alpha=cfg.optim.lr_alpha,
         **cfg.agent,
     )
+    variants = {"average": OptimismPolicy(agent.average, 0)}
     collector = Collector(
         env,
         explorer,
@@ -84,7 +96,15 @@ def main(cfg: DictConfig) -> float | None:
     run.keep(
         env=env, policy=actor, critic=critics[0], world_model=world_model, fit=fit, replay=replay,
     )  # fmt: skip
-    run.evaluate_with(lambda num_episodes, seed: evaluate(eval_env, reported, num_episodes=num_episodes, seed=seed))
+    run.evaluate_with(
+        lambda num_episodes, seed: with_variants(
+            run,
+            {
+                name: evaluate(eval_env, policy, num_episodes=num_episodes, seed=seed)
+                for name, policy in {"reported": reported, **variants}.items()
+            },
+        )
+    )
     with run:
         for step in run.steps():  # negative in the warm-up, with the initial policy
             transition = next(transitions)

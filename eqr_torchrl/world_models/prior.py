@@ -43,6 +43,7 @@ class RandomPrior(nn.Module):
         super().__init__()
         sizes = [in_features, *num_cells, out_features]
         self.num_layers = len(sizes) - 1
+        self.centered = False
         for i, (size_in, size_out) in enumerate(pairwise(sizes)):
             layer = EnsembleLinear(num_members, size_in, size_out)
             self.register_buffer(f"weight_{i}", layer.weight.detach())
@@ -51,6 +52,7 @@ class RandomPrior(nn.Module):
         last = self.num_layers - 1
         self.get_buffer(f"weight_{last}").div_(values.std(1, keepdim=True))
         self.get_buffer(f"bias_{last}").sub_(values.mean(1, keepdim=True)).div_(values.std(1, keepdim=True))
+        self.centered = num_members > 1  # the mean over members is 0 everywhere
 
     @torch.no_grad()
     def forward(self, inputs: Tensor) -> Tensor:
@@ -59,4 +61,4 @@ class RandomPrior(nn.Module):
         for i in range(self.num_layers):
             hidden = torch.baddbmm(self.get_buffer(f"bias_{i}"), hidden, self.get_buffer(f"weight_{i}"))
             hidden = tanh(hidden) if i < self.num_layers - 1 else hidden
-        return hidden
+        return hidden - hidden.mean(0) if self.centered else hidden
