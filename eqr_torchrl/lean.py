@@ -67,7 +67,7 @@ class LeanMemberValues:
         lr_critic: float,
         lr_alpha: float,
         reward_bounds: Sequence[float] | None = None,
-        explore_fraction: float = 0.5,
+        explore_bounds: tuple[float, float] = (0.1, 0.75),
         average_decay: float = 0.002,
     ) -> None:
         self.head = next(module for module in actor.modules() if type(module).__name__ == "GaussianHead")
@@ -78,7 +78,8 @@ class LeanMemberValues:
         self.mid, self.half, self.num_actions = (low + high) / 2, (high - low) / 2, action_spec.shape[-1]
         self.batch_size, self.gamma, self.tau, self.unit = batch_size, gamma, tau, 1.0
         self.log_alpha = nn.Parameter(torch.tensor(math.log(alpha_init)))
-        self.reward_bounds, self.explore_fraction = reward_bounds, explore_fraction
+        self.reward_bounds, self.explore_bounds = reward_bounds, explore_bounds
+        self.unknown, self.known, self.debt = 0.0, 0.0, 0.0  # spread and size of values; see explores
         self.average = copy.deepcopy(actor).requires_grad_(False)  # weights averaged over updates
         self.average_decay = average_decay
         self.average_pairs = list(self.average.parameters()), list(actor.parameters())
@@ -103,6 +104,23 @@ class LeanMemberValues:
                     module.update(observations)
                 if isinstance(module, ScaledCritic):
                     module.set_unit(unit)
+
+    @property
+    def explore_fraction(self) -> float:
+        """Share of episodes and of rows of a batch for the exploring policy.
+
+        What is unknown about values, their spread over members, against that and what is known, their size.
+        """
+        smallest, largest = self.explore_bounds
+        total = self.unknown + self.known
+        return min(max(self.unknown / total if total else 1.0, smallest), largest)
+
+    def explores(self) -> bool:
+        """Whether the next episode explores: as many as :attr:`explore_fraction` asks for, evenly spread."""
+        self.debt += self.explore_fraction
+        explores = self.debt >= 0.5
+        self.debt -= float(explores)
+        return explores
 
     def draw(self, observation: Tensor, optimism: Tensor) -> tuple[Tensor, Tensor]:
         """Actions in units of the environment, and the log-density ``[..., 1]`` of the same actions in [-1, 1]."""
@@ -162,8 +180,9 @@ class LeanMemberValues:
             torch._foreach_lerp_(self.target_parameters, self.critic_parameters, self.tau)
             torch._foreach_lerp_(*self.average_pairs, self.average_decay)
             values = values.detach()
-            explored = optimism.sum().clamp(min=1)
-            spread = (values.std(-1) * optimism.squeeze(-1)).sum() / explored
+            spread, size = values.std(-1).mean(), values.mean(-1).abs().mean()
+            self.unknown += 0.002 * (float(spread) - self.unknown)
+            self.known += 0.002 * (float(size) - self.known)
             return {
                 "loss_qvalue": loss_critic.detach(),
                 "loss_actor": loss_actor.detach(),
@@ -172,4 +191,5 @@ class LeanMemberValues:
                 "entropy": -log_prob.detach().mean(),
                 "target_value": target.mean(),
                 "epistemic_std": spread,
+                "explore_fraction": torch.tensor(self.explore_fraction),
             }

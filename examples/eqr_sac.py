@@ -110,7 +110,7 @@ def main(cfg: DictConfig) -> float | None:
             transition = next(transitions)
             replay.extend(transition.select(*TRANSITION_KEYS))  # act
             if step > 0 and bool(transition["next", "done"].any()):
-                explorer.optimism = 1 - explorer.optimism  # episodes alternate
+                explorer.optimism = int(agent.explores())
             if step < 1:
                 continue
             if (step - 1) % cfg.retrain_every == 0:
