@@ -60,7 +60,7 @@ def main(cfg: DictConfig) -> float | None:
     print(check_memory("D_model", imagine.capacity, imagine.transition, cfg.model_buffer.dtype, cfg.device))
     replay = make_replay_buffer(cfg.replay_capacity)
     model_buffer = RingBuffer(imagine.capacity)
-    explorer, reported, imagined = (OptimismPolicy(actor, optimism) for optimism in (1, 0, None))
+    explorer, reported, imagined = (OptimismPolicy(actor, optimism) for optimism in (1, 1, 1))
     trust = instantiate(cfg.trust) or None
     agent = LeanMemberValues(
         actor,
@@ -79,7 +79,7 @@ def main(cfg: DictConfig) -> float | None:
         lr_alpha=cfg.optim.lr_alpha,
         **cfg.agent,
     )
-    variants = {"average": OptimismPolicy(agent.average, 0)}
+    variants = {"average": OptimismPolicy(agent.average, 1)}
     collector = Collector(
         env,
         explorer,
@@ -109,8 +109,6 @@ def main(cfg: DictConfig) -> float | None:
         for step in run.steps():  # negative in the warm-up, with the initial policy
             transition = next(transitions)
             replay.extend(transition.select(*TRANSITION_KEYS))  # act
-            if step > 0 and bool(transition["next", "done"].any()):
-                explorer.optimism = int(agent.explores())
             if step < 1:
                 continue
             if (step - 1) % cfg.retrain_every == 0:
@@ -124,6 +122,7 @@ def main(cfg: DictConfig) -> float | None:
                     run.log("trust", {"horizon": horizon, **{f"drift_{k}": drift[k - 1] for k in (1, 5, 10, 25)}})
                 elif trust is not None:
                     horizon = trust.shortest
+                run.log("prior", {"reward": float(world_model.prior_weight[-1] * world_model.target_scale[-1])})
                 run.log("model", fit(replay[:]))  # learn the models
                 run.log("rollout", imagine(imagined, replay[:], model_buffer, horizon=horizon))  # imagine
             for _ in range(cfg.utd_ratio):

@@ -106,6 +106,9 @@ def make_actor(
         network = layer_norm_mlp(*sizes, precision=precision)
     else:
         network = mlp(*sizes, activation_class=activation_class, precision=precision)
+    if layer_norm:  # no preferred action before the first update
+        nn.init.zeros_(network[-1].weight)
+        nn.init.zeros_(network[-1].bias)
     if normalize:
         network = NormalizedMLP(network, observation_dim)
     return ProbabilisticActor(

@@ -56,12 +56,14 @@ class FixedStepsFit(WorldModelFit):
         batch_size: int = 256,
         variance_weight: float = 0.5,
         rare_threshold: float | None = 3.0,
+        final_lr: float = 1.0,
     ) -> None:
         super().__init__(
             world_model, lr=lr, weight_decay=weight_decay, batch_size=batch_size, variance_weight=variance_weight
         )
         if num_steps < 1:
             raise ValueError(f"num_steps must be positive, got {num_steps}.")
+        self.lr, self.final_lr = lr, final_lr  # of each fit; the last as a fraction of the first
         self.num_steps, self.rare_threshold = num_steps, check_rare_threshold(rare_threshold)
 
     def _fit(self, rows: Rows, generator: torch.Generator | None, progress: Progress | None) -> dict[str, Any]:
@@ -79,6 +81,8 @@ class FixedStepsFit(WorldModelFit):
         chances = torch.where(weight > 1, weight, copies)  # rare rows are in every member's sample
         index = chances.multinomial(self.num_steps * size, replacement=True, generator=generator).to(device)
         for step, batch in enumerate(index.split(size, dim=1), 1):
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.lr * (1 - (1 - self.final_lr) * (step - 1) / self.num_steps)
             self._step(rows, batch, members)
             if progress is not None:
                 progress({"step": step, "num_steps": self.num_steps})

@@ -25,8 +25,29 @@ _CHUNK_ROWS = 256
 #: Rows of each member below which products in bfloat16 gain nothing.
 _FEW_ROWS = 64
 
+#: Standard deviation of the reward, relative to its range, from which on it counts as seen.
+_SEEN = 0.01
+
 #: Standard deviation of a target, relative to its mean, below which it counts as constant.
 _SMALLEST_SPREAD = 1e-6
+
+
+def reward_prior(spread: float, unit: float, scale: float) -> float:
+    """Scale of the reward's prior: ``scale`` of its range while it has hardly been seen to vary, then its spread.
+
+    A prior much larger than the rewards that are there to be learnt hides them: members fit both with one precision.
+
+    Args:
+        spread: standard deviation of the rewards seen.
+        unit: their range, known or seen.
+        scale: share of the range that is thought possible before anything was seen.
+
+    Examples:
+        >>> reward_prior(0.0, 1.0, 0.5), reward_prior(0.05, 1.0, 0.5)
+        (0.5, 0.05)
+    """
+    unseen = max(0.0, 1 - spread / (_SEEN * unit))
+    return max(spread, unseen * scale * unit) if scale else 0.0
 
 
 class GaussianEnsemble(WorldModel):
@@ -163,7 +184,7 @@ class GaussianEnsemble(WorldModel):
             self.prior_is_fixed.fill_(True)
         prior = self.prior_std.clone()
         if self.predicts_reward:
-            prior[-1] = self.reward_prior_scale * self.reward_unit
+            prior[-1] = reward_prior(float(std[-1]), float(self.reward_unit), self.reward_prior_scale)
         if self.normalize_targets:
             self.target_mean.copy_(mean)
             self.target_scale.copy_((std.square() + prior.square()).sqrt())
