@@ -32,6 +32,7 @@ class ScaledCritic(nn.Module):
     """
 
     unit: Tensor
+    unit_is_known: Tensor
     action_mid: Tensor
     action_half: Tensor
 
@@ -42,14 +43,17 @@ class ScaledCritic(nn.Module):
         self.register_buffer("action_mid", (low + high) / 2)
         self.register_buffer("action_half", (high - low) / 2)
         self.register_buffer("unit", torch.ones(()))
+        self.register_buffer("unit_is_known", torch.tensor(False))
 
     @torch.no_grad()
     def set_unit(self, unit: float) -> None:
-        """Learns in another unit from now on; values stay as they are."""
-        last = cast(nn.Linear, self.network[-1])
-        for parameter in (last.weight, last.bias):
-            parameter.mul_(self.unit / unit)
+        """Learns in another unit from now on; what was learnt in the last one stays as it is."""
+        if self.unit_is_known:
+            last = cast(nn.Linear, self.network[-1])
+            for parameter in (last.weight, last.bias):
+                parameter.mul_(self.unit / unit)
         self.unit.fill_(unit)
+        self.unit_is_known.fill_(True)
 
     def forward(self, observation: Tensor, action: Tensor, *others: Tensor) -> Tensor:
         action = (action - self.action_mid) / self.action_half
