@@ -27,10 +27,21 @@ def rows_of(root: Path, run: str, idea: str) -> list[dict[str, str]]:
         for row in csv.DictReader(file):
             returns.setdefault(row["env_steps"], []).append(float(row["episode_return"]))
             env, seed = row["env"], row["seed"]
-    return [
-        dict(zip(COLUMNS, (idea, settings, env, seed, step, f"{sum(all_) / len(all_):.1f}", seconds.get(step, ""), commit), strict=True))
-        for step, all_ in returns.items()
-    ]
+    average: dict[str, list[float]] = {}
+    if (folder / "variants.csv").is_file():
+        for line in (folder / "variants.csv").read_text().split():
+            step, name, value = line.split(",")
+            if name == "average":
+                average.setdefault(step, []).append(float(value))
+    rows = []
+    for step, all_ in returns.items():
+        common = {"settings": settings, "env": env, "seed": seed, "env_steps": step, "commit": commit}
+        common["cpu_seconds"] = seconds.get(step, "")
+        rows.append({"idea": idea, "episode_return": f"{sum(all_) / len(all_):.1f}", **common})
+        if step in average:
+            mean = sum(average[step]) / len(average[step])
+            rows.append({"idea": f"{idea}; averaged weights", "episode_return": f"{mean:.1f}", **common})
+    return rows
 
 
 if __name__ == "__main__":
