@@ -2,6 +2,7 @@
 
 python examples/enjoy.py runs/eqr_sac-Pendulum-v1-seed0-...                   # returns of five episodes
 python examples/enjoy.py runs/.../checkpoints/policy.pt --episodes 20         # the policy file alone is enough
+python examples/enjoy.py policy.pt --env crane:Crane                          # of an environment of your own
 MUJOCO_GL=egl python examples/enjoy.py runs/... --video episode.gif           # .mp4 with pip install imageio[ffmpeg]
 
 DeepMind Control and MuJoCo render without a display with MUJOCO_GL=egl or osmesa, Gymnasium's classic control needs
@@ -30,6 +31,7 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("source", help="run folder, one of its checkpoints, or its policy.pt")
+    parser.add_argument("--env", help="environment in place of the one that source names, such as crane:Crane")
     parser.add_argument("--episodes", type=int, default=5, help="episodes to run (%(default)s)")
     parser.add_argument("--max-steps", type=int, default=1000, help="longest episode, in env steps (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the environment (%(default)s)")
@@ -42,12 +44,13 @@ def main() -> None:
             raise ValueError(f"--{name.replace('_', '-')} must be positive, got {getattr(args, name)}.")
 
     agent = load_agent(args.source)
-    is_dmc = str(agent.settings["env"].get("name", "")).startswith("dmc/")
+    named = {} if args.env is None else {"name": args.env}
+    is_dmc = str({**agent.settings["env"], **named}.get("name", "")).startswith("dmc/")
     filming = {} if args.video is None or is_dmc else {"render_mode": "rgb_array"}
     try:
-        env = agent.make_env(seed=args.seed, **filming)
-    except TypeError as error:
-        if not filming:
+        env = agent.make_env(seed=args.seed, **named, **filming)
+    except (TypeError, ValueError) as error:
+        if not filming or "render_mode" not in str(error):
             raise
         raise ValueError(f"--video needs an environment whose constructor takes render_mode: {error}.") from error
     frames: list[Any] = []

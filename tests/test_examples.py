@@ -6,6 +6,7 @@ import json
 import os
 import re
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -615,6 +616,13 @@ def test_enjoy_evaluates_and_films(start, tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert "episode 2: return 8.0 in 4 steps" in printed and "mean return 8.0" in printed
     assert len(imageio.imread(video, index=None)) >= 3
+    policy = shutil.copy(folder / "checkpoints" / "policy.pt", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["enjoy.py", policy, "--episodes", "1"])
+    with pytest.raises(SystemExit, match="must not choose code"):
+        runpy.run_path(str(ROOT / "examples" / "enjoy.py"), run_name="__main__")
+    monkeypatch.setattr(sys, "argv", ["enjoy.py", policy, "--episodes", "1", "--env", "test_examples:Drawn"])
+    runpy.run_path(str(ROOT / "examples" / "enjoy.py"), run_name="__main__")
+    assert "episode 1: return 8.0 in 4 steps" in capsys.readouterr().out
     monkeypatch.setattr(sys, "argv", ["enjoy.py", str(tmp_path / "nowhere")])
     with pytest.raises(SystemExit, match="enjoy.py: source must be a run folder"):
         runpy.run_path(str(ROOT / "examples" / "enjoy.py"), run_name="__main__")

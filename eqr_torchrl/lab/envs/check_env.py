@@ -114,13 +114,13 @@ def check_env(
     cuts = [str(warning.message) for warning in caught if "non-finite" in str(warning.message)]
     return [
         *(Finding("error", "observation", cut) for cut in cuts[:1]),
-        _finding("observation", _observation, data),
-        _finding("action", _action, real),
-        _finding("reward", _reward, real, data),
-        *([_finding("reward_fn", _known_reward, data, reward_fn)] if reward_fn is not None else []),
-        _finding("termination", _termination, real, data, termination_fn),
-        _finding("episode", _episode, data, kwargs.get("max_episode_steps")),
-        _finding("seed", _seed, data, again),
+        finding("observation", _observation, data),
+        finding("action", _action, real),
+        finding("reward", _reward, real, data),
+        *([finding("reward_fn", _known_reward, data, reward_fn)] if reward_fn is not None else []),
+        finding("termination", _termination, real, data, termination_fn),
+        finding("episode", _episode, data, kwargs.get("max_episode_steps")),
+        finding("seed", _seed, data, again),
     ]
 
 
@@ -130,7 +130,7 @@ def _random_steps(env: EnvBase, num_steps: int, seed: int) -> TensorDictBase:
     return env.rollout(num_steps, break_when_any_done=False).flatten()
 
 
-def _finding(topic: str, find: Callable[..., list[str]], *arguments: Any) -> Finding:
+def finding(topic: str, find: Callable[..., list[str]], *arguments: Any) -> Finding:
     """``find`` returns what it found and, if that is unusual, advice; it raises a ValueError on a fault."""
     try:
         found = find(*arguments)
@@ -160,7 +160,7 @@ def _action(env: EnvBase) -> list[str]:
     space: Any = env.action_spec_unbatched.space
     half_range = (space.high - space.low) / 2
     unit = "" if 0.05 <= half_range.min() <= half_range.max() <= 20 else ", which the policy scales from -1 to 1"
-    found = [f"size {len(space.low)}, from {_numbers(space.low)} to {_numbers(space.high)}{unit}"]
+    found = [f"size {len(space.low)}, from {numbers(space.low)} to {numbers(space.high)}{unit}"]
     if (space.high - space.low).max() > _TOO_LARGE:
         found.append(
             "random actions in such a wide range explore little: rescale them, as gymnasium's RescaleAction does"
@@ -246,7 +246,7 @@ def _like_a_time_limit(data: TensorDictBase) -> str:
     both = len(lengths) > 0 and truncated[terminated].all()
     if not both and not (len(lengths) > 2 and (lengths == lengths[0]).all() and lengths[0] > 1):
         return ""
-    times = f"after {_range(lengths)} steps"
+    times = f"after {span(lengths)} steps"
     return f", {times}: this looks like a time limit, which the environment must report as truncated only"
 
 
@@ -256,7 +256,7 @@ def _episode(data: TensorDictBase, max_episode_steps: int | None) -> list[str]:
         advice = "pass max_episode_steps unless the environment has its own limit"
         return [f"none ended within {len(data)} steps", advice]
     episodes = "1 episode" if len(lengths) == 1 else f"{len(lengths)} episodes"
-    found = [f"{episodes} ended within {len(data)} steps, after {_range(lengths)} steps"]
+    found = [f"{episodes} ended within {len(data)} steps, after {span(lengths)} steps"]
     ends: Any = data["next"][data["next", "done"].flatten()]
     cut = ends["reward"].isnan() & ~ends["terminated"]
     truncated = ends.get("truncated", ends["done"]) & ~cut  # by a limit
@@ -291,11 +291,13 @@ def _lengths(data: TensorDictBase) -> Tensor:
     return torch.diff(data["next", "done"].flatten().nonzero().flatten(), prepend=torch.tensor([-1]))
 
 
-def _range(lengths: Tensor) -> str:
+def span(lengths: Tensor) -> str:
+    """The shortest and the longest length in words."""
     shortest, longest = lengths.aminmax()
     return f"{shortest}" if shortest == longest else f"{shortest} to {longest}"
 
 
-def _numbers(values: Tensor) -> str:
-    numbers = [f"{value:.4g}" for value in values.tolist()]
-    return numbers[0] if len(set(numbers)) == 1 else f"[{', '.join(numbers)}]"
+def numbers(values: Tensor) -> str:
+    """Values of all entries, or the one that all have."""
+    texts = [f"{value:.4g}" for value in values.tolist()]
+    return texts[0] if len(set(texts)) == 1 else f"[{', '.join(texts)}]"

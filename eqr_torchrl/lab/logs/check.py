@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from eqr_torchrl.lab.envs.check_env import Finding
+from eqr_torchrl.lab.envs.check_env import Finding, finding, numbers, span
 from eqr_torchrl.lab.logs.episodes import episode_ends, episodes_of, follows, returns_to_go
 
 _FEW_EPISODES = 10  # below which held-out episodes say little
@@ -44,28 +44,19 @@ def check_transitions(
         ok      reward       per step from -... to ..., mean -....
         ok      duplicates   no transition is there twice.
     """
-    finite = _finding("values", _values, data)
+    finite = finding("values", _values, data)
     if finite.level == "error":  # nothing else can be said of numbers that are none
         return [finite]
     return [
         finite,
-        _finding("order", _order, data),
-        _finding("termination", _termination, data),
-        _finding("episode", _episodes, data),
-        _finding("observation", _observation, data),
-        _finding("action", _action, data, action_low, action_high),
-        _finding("reward", _reward, data),
-        _finding("duplicates", _duplicates, data),
+        finding("order", _order, data),
+        finding("termination", _termination, data),
+        finding("episode", _episodes, data),
+        finding("observation", _observation, data),
+        finding("action", _action, data, action_low, action_high),
+        finding("reward", _reward, data),
+        finding("duplicates", _duplicates, data),
     ]
-
-
-def _finding(topic: str, find: Callable[..., list[str]], *arguments: Any) -> Finding:
-    """``find`` returns what it found and, if that is unusual, advice; it raises a ValueError on a fault."""
-    try:
-        found = find(*arguments)
-    except ValueError as error:
-        return Finding("error", topic, str(error))
-    return Finding("ok" if len(found) == 1 else "warning", topic, "; ".join(found) + ".")
 
 
 def _values(data: TensorDictBase) -> list[str]:
@@ -135,8 +126,8 @@ def _episodes(data: TensorDictBase) -> list[str]:
     episodes = episodes_of(data)
     returns = torch.stack([returns_to_go(episode)[0] for episode in episodes])
     lengths = torch.tensor([len(episode) for episode in episodes])
-    span = f"from {returns.min():.4g} to {returns.max():.4g}"
-    found = [f"{len(episodes)} episodes of {_span(lengths)} steps, return {returns.mean():.4g} on average, {span}"]
+    seen = f"from {returns.min():.4g} to {returns.max():.4g}"
+    found = [f"{len(episodes)} episodes of {span(lengths)} steps, return {returns.mean():.4g} on average, {seen}"]
     if len(episodes) < 2:
         raise ValueError(f"{found[0]}: nothing can be held out; log several episodes, or cut this one.")
     if len(episodes) < _FEW_EPISODES:
@@ -167,7 +158,7 @@ def _action(data: TensorDictBase, low: Any, high: Any) -> list[str]:
     outside = ((action < low - margin) | (action > high + margin)).any(-1)
     if outside.any():
         raise ValueError(
-            f"{int(outside.sum())} of {len(action)} actions lie outside {_numbers(low)} to {_numbers(high)}: what was "
+            f"{int(outside.sum())} of {len(action)} actions lie outside {numbers(low)} to {numbers(high)}: what was "
             "applied must be logged, after clipping, in the units of the bounds."
         )
     constant = _entries(smallest == largest)
@@ -176,7 +167,7 @@ def _action(data: TensorDictBase, low: Any, high: Any) -> list[str]:
     tenths = ((action - low) / (high - low) * 10).long().clamp(0, 9)  # [n, A]
     covered = torch.stack([torch.bincount(entry, minlength=10) > 0 for entry in tenths.T]).float().mean(1)
     at_bounds = ((action <= low + margin) | (action >= high - margin)).float().mean(0)
-    found = [f"from {_numbers(smallest)} to {_numbers(largest)}"]
+    found = [f"from {numbers(smallest)} to {numbers(largest)}"]
     if (covered < 0.5).any():
         share = f"entries {_entries(covered < 0.5)} cover {covered.min():.0%} of their range"
         found.append(f"{share}: a policy should stay inside; omit the bounds, or log wider actions")
@@ -211,13 +202,3 @@ def _duplicates(data: TensorDictBase) -> list[str]:
 
 def _entries(chosen: Tensor) -> list[int]:
     return chosen.nonzero().flatten().tolist()
-
-
-def _span(lengths: Tensor) -> str:
-    shortest, longest = lengths.aminmax()
-    return f"{shortest}" if shortest == longest else f"{shortest} to {longest}"
-
-
-def _numbers(values: Tensor) -> str:
-    numbers = [f"{value:.4g}" for value in values.tolist()]
-    return numbers[0] if len(set(numbers)) == 1 else f"[{', '.join(numbers)}]"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +20,14 @@ from torchrl.objectives import LossModule
 
 from eqr_torchrl.lab.envs import import_by_name, make_env, termination_for
 from eqr_torchrl.lab.evaluation import isolated_rng
-from eqr_torchrl.lab.runs.checkpoint import CHECKPOINT_FOLDER, FORMAT, load_checkpoint, replace_file, versions
+from eqr_torchrl.lab.runs.checkpoint import (
+    CHECKPOINT_FOLDER,
+    FORMAT,
+    load_checkpoint,
+    read_file,
+    replace_file,
+    versions,
+)
 from eqr_torchrl.lab.runs.folder import BEST_POLICY_FILE, CONFIG_FILE, find_checkpoint, read_settings_file
 from eqr_torchrl.networks import Tanh, make_actor
 
@@ -72,11 +78,11 @@ class Agent:
             **changes: arguments of the environment to set otherwise, such as ``seed`` or ``render_mode``.
 
         Raises:
-            ValueError: if sizes or action bounds are not those of the training; if the agent comes from a policy file
-                that names code of somebody else for its environment (``name="module:Env"`` allows it); or if its module
-                cannot be imported. What else its constructor raises is passed on.
+            ValueError: if sizes or action bounds are not those of the training, or a policy file names code of somebody
+                else for its environment (``name="module:Env"`` allows it).
         """
-        settings = {**self.settings.get("env", {}), **changes}
+        settings = dict(self.settings.get("env", {}))
+        settings |= {name: 1 for name in settings if name == "num_envs"} | changes
         if self.source.is_dir():
             env = _build_by_hydra(settings)
         else:  # a file from elsewhere decides on no code
@@ -95,9 +101,6 @@ class Agent:
 
         Returns:
             A :class:`~eqr_torchrl.imagination.ModelBasedEnv`.
-
-        Raises:
-            ValueError: if there is no world model.
         """
         from hydra.utils import instantiate
 
@@ -133,11 +136,7 @@ class Agent:
 
     @torch.no_grad()
     def act(self, observation: Any) -> torch.Tensor:
-        """The deterministic action, ``[..., A]`` in units of the environment, for observations ``[..., S]``.
-
-        Raises:
-            ValueError: if the observation has another size than in training.
-        """
+        """The deterministic action, ``[..., A]`` in units of the environment, for observations ``[..., S]``."""
         observation = torch.as_tensor(observation, dtype=torch.float32)
         if observation.shape[-1:] != (self.space["observation_size"],):
             found, size = tuple(observation.shape), self.space["observation_size"]
@@ -155,8 +154,6 @@ class Agent:
             path: ``policy.onnx`` (needs the extra ``onnx``) or ``policy.pt2`` (for :func:`torch.export.load`).
 
         Raises:
-            ValueError: if the suffix is another, or the policy was not built by ``make_actor``.
-            ImportError: if ONNX is not installed.
             RuntimeError: if the written policy acts differently.
         """
         path = Path(path)
@@ -169,16 +166,14 @@ class Agent:
         sizes = (_CHECKED, self.space["observation_size"])
         # from small to large ones, where the actions saturate
         observations = torch.randn(sizes, generator=generator) * torch.logspace(-2, 2, _CHECKED).unsqueeze(-1)
-        batch = torch.export.Dim("batch")
         temporary = path.with_name(f".{path.stem}.tmp{path.suffix}")
+        program = torch.export.export(policy, (observations[:2],), dynamic_shapes=({0: torch.export.Dim("batch")},))
         try:
             if path.suffix == ".pt2":
-                program = torch.export.export(policy, (observations[:2],), dynamic_shapes=({0: batch},))
                 torch.export.save(program, temporary)
-                loaded = torch.export.load(temporary).module()
-                actions = loaded(observations)
+                actions = torch.export.load(temporary).module()(observations)
             else:
-                actions = _export_onnx(policy, observations, batch, temporary)
+                actions = _export_onnx(program, observations, temporary)
             width = torch.tensor(self.space["action_high"]) - torch.tensor(self.space["action_low"])
             worst = ((actions - self.act(observations)) / width).abs().max().item()
             if not worst <= 1e-5:
@@ -209,16 +204,14 @@ class _PlainPolicy(nn.Module):
         return self.middle + self.half_width * torch.tanh(loc)
 
 
-def _export_onnx(policy: nn.Module, observations: torch.Tensor, batch: Any, path: Path) -> torch.Tensor:
+def _export_onnx(program: Any, observations: torch.Tensor, path: Path) -> torch.Tensor:
     try:
         import onnxruntime  # pyright: ignore[reportMissingImports]
         import onnxscript  # noqa: F401  # pyright: ignore[reportMissingImports] # torch.onnx needs it
     except ImportError as error:
         raise ImportError(f"export to ONNX needs {error.name}: pip install 'eqr_torchrl[onnx]'.") from error
-    torch.onnx.export(
-        policy, (observations[:2],), path, input_names=["observation"], output_names=["action"], dynamo=True,
-        dynamic_shapes=({0: batch},), external_data=False, verbose=False,
-    )  # fmt: skip
+    names: Any = {"input_names": ["observation"], "output_names": ["action"]}
+    torch.onnx.export(program, f=path, dynamo=True, external_data=False, verbose=False, **names)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     return torch.from_numpy(session.run(None, {"observation": observations.numpy()})[0])
 
@@ -233,10 +226,6 @@ def load_agent(source: str | Path, *, which: str = "last", env: EnvBase | None =
             best evaluation; its return and number of episodes are the agent's ``evaluation``.
         env: an environment that the agent is to act in: other sizes or bounds than in training are refused.
 
-    Raises:
-        ValueError: if ``source`` is none of these, or ``env`` does not fit.
-        ImportError: if ``source`` is a checkpoint and Hydra is not installed.
-
     Examples:
         >>> load_agent("no/such/run")
         Traceback (most recent call last):
@@ -250,9 +239,14 @@ def load_agent(source: str | Path, *, which: str = "last", env: EnvBase | None =
         checkpoint = folder / CHECKPOINT_FOLDER / BEST_POLICY_FILE
         if not checkpoint.is_file():
             raise ValueError(f"{source} has no {BEST_POLICY_FILE}: it was not evaluated.")
-    content = None if checkpoint is None else _read(checkpoint)
-    if content is not None and content.get("kind") == _KIND:
-        agent = _load_policy(source, checkpoint, content)
+    content = {} if checkpoint is None else read_file(checkpoint)
+    if content.get("kind") == _KIND:
+        if content["network"] is None:
+            raise ValueError(f"{source} holds a policy that make_actor did not build: load the run folder instead.")
+        actor = _build_actor(content["network"], content["space"])
+        actor.load_state_dict(content["actor"])
+        saved = {name: content[name] for name in ("settings", "space", "env_steps", "evaluation")}
+        agent = Agent(source=source, actor=actor.eval(), **saved)
     elif checkpoint is not None and (folder / CONFIG_FILE).is_file():
         agent = _load_run(folder, checkpoint)
     else:
@@ -261,27 +255,6 @@ def load_agent(source: str | Path, *, which: str = "last", env: EnvBase | None =
     if env is not None:
         check_space(agent.space, env, str(source))
     return agent
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """The content of a file of ours, mapped from the disk."""
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError, OSError) as error:
-        raise ValueError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
-    return content if isinstance(content, dict) else {}
-
-
-def _load_policy(source: Path, file: Any, content: Mapping[str, Any]) -> Agent:
-    if content["format"] != FORMAT:
-        raise ValueError(f"{file} must be a policy file of format {FORMAT}: got {content['format']}.")
-    if content["network"] is None:
-        raise ValueError(f"{file} holds a policy that make_actor did not build: load the run folder instead.")
-    actor = _build_actor(content["network"], content["space"])
-    actor.load_state_dict(content["actor"])
-    return Agent(
-        source, content["settings"], content["space"], content["env_steps"], actor.eval(), content["evaluation"]
-    )
 
 
 def _load_run(folder: Path, checkpoint: Path) -> Agent:
@@ -305,13 +278,13 @@ def _load_run(folder: Path, checkpoint: Path) -> Agent:
     return Agent(folder, settings, saved["space"], saved["step"], actor.eval(), None, critics, loss.eval(), world_model)
 
 
-def _build_by_hydra(settings: Mapping[str, Any]) -> EnvBase:
+def _build_by_hydra(settings: dict[str, Any]) -> EnvBase:
     """The environment of a run; an error is the environment's own, not Hydra's account of it."""
     from hydra.errors import InstantiationException
     from hydra.utils import instantiate
 
     try:
-        return instantiate({**settings, **({"num_envs": 1} if "num_envs" in settings else {})})
+        return instantiate(settings)
     except InstantiationException as error:
         raise (error.__cause__ or error) from None
 
@@ -367,25 +340,19 @@ class SpaceOnly(EnvBase):
 def describe_actor(actor: Any, space: Mapping[str, Any]) -> dict[str, Any] | None:
     """What :func:`~eqr_torchrl.networks.make_actor` needs to build a policy again; ``None`` if it did not build it."""
     try:
-        head = copy.deepcopy(actor[0].module).cpu().eval()
+        head = actor[0].module
         layers = list(head.network)
-        linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
-        kinds = {type(layer).__name__ for layer in layers} - {type(linear[0]).__name__}
         network = {
             "builder": "make_actor",
-            "num_cells": [layer.out_features for layer in linear[:-1]],
-            "activation": kinds.pop() if kinds else "Tanh",
+            "num_cells": [layer.out_features for layer in layers if isinstance(layer, nn.Linear)][:-1],
+            "activation": type(layers[1]).__name__ if len(layers) > 1 else "Tanh",
             "log_std_bounds": [float(head.low), float(head.high)],
         }
-        with isolated_rng(0), torch.no_grad():
-            twin = _build_actor(network, space)
-            twin.load_state_dict({key: value.cpu() for key, value in actor.state_dict().items()})
-            observations = torch.randn(64, space["observation_size"])
-            pairs = zip(head(observations), twin[0].module(observations), strict=True)  # pyright: ignore
-            same = not kinds and all(torch.allclose(*pair, atol=1e-5) for pair in pairs)
+        with isolated_rng(0):
+            twin: Any = _build_actor(network, space)
     except (AttributeError, IndexError, KeyError, TypeError, RuntimeError, ValueError):
         return None
-    return network if same else None
+    return network if repr(twin[0].module) == repr(head) else None  # also sizes, and arguments of activations
 
 
 def _build_actor(network: Mapping[str, Any], space: Mapping[str, Any]) -> Any:

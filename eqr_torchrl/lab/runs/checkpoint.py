@@ -42,8 +42,7 @@ def save_checkpoint(
 ) -> Path:
     """Writes ``state`` to ``path`` so that neither a crash nor a full disk can harm what was saved before.
 
-    Tensors are written from where they are, without a copy in memory. Older checkpoints are removed only when the new
-    one is on the disk.
+    Tensors are written from where they are. Older checkpoints are removed only when the new one is on the disk.
 
     Args:
         path: the file, e.g. ``checkpoint_path(run_dir, env_steps)``; its folder is made.
@@ -52,12 +51,9 @@ def save_checkpoint(
         fingerprint: plain values that a run which resumes from here must share (algorithm, environment, sizes).
         keep_last: how many checkpoints of this folder to keep, newest first; ``None`` keeps all.
 
-    Returns:
-        ``path``.
-
     Raises:
-        ValueError: if ``state`` holds something that ``torch.load(weights_only=True)`` would refuse (it is named), or
-            ``keep_last`` is not positive. Nothing is written then.
+        ValueError: if ``state`` holds something that ``torch.load(weights_only=True)`` would refuse (it is named).
+            Nothing is written then.
         OSError: if the disk is full; the file and the reason are named.
 
     Examples:
@@ -82,10 +78,9 @@ def save_checkpoint(
     # without checksums, which take six times as long as the rest and are ignored by a memory map
     with config.patch({"save.compute_crc32": False}):
         replace_file(path, lambda temporary: torch.save(content, temporary))
-    if keep_last is not None:
-        for old in checkpoints_in(path.parent)[:-keep_last]:
-            if old != path:
-                old.unlink(missing_ok=True)
+    for old in [] if keep_last is None else checkpoints_in(path.parent)[:-keep_last]:
+        if old != path:
+            old.unlink(missing_ok=True)
     return path
 
 
@@ -102,32 +97,39 @@ def load_checkpoint(path: str | Path, *, fingerprint: Mapping[str, Any] | None =
     Returns:
         The saved ``state``.
 
-    Raises:
-        ValueError: if there is no readable checkpoint at ``path``, or its fingerprint differs; the entries are named.
-
     Warns:
         UserWarning: if it was written with other versions of Python, torch or the libraries in between.
     """
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"no checkpoint at {path}.")
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError, OSError) as error:
-        raise ValueError(f"cannot read checkpoint {path}: {str(error).splitlines()[0]}") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        found = content.get("format") if isinstance(content, dict) else type(content).__name__
-        raise ValueError(f"{path} must be a checkpoint of format {FORMAT}: got {found}.")
-    if fingerprint is not None:
-        different = differences(content["fingerprint"], _plain(fingerprint, "fingerprint"))
-        if different:
-            saved, current = (", ".join(f"{name}={pair[i]!r}" for name, *pair in different) for i in (0, 1))
-            reason = "which cannot take effect on resume; use the same settings"
-            raise ValueError(f"{path} was saved with {saved}, this run has {current}, {reason}.")
+    content = read_file(path)
+    if "state" not in content:
+        raise ValueError(f"{path} must be a checkpoint of format {FORMAT}: got {content.get('kind')}.")
+    different = differences(content["fingerprint"], fingerprint) if fingerprint is not None else []
+    if different:
+        saved, current = (", ".join(f"{name}={pair[i]!r}" for name, *pair in different) for i in (0, 1))
+        reason = "which cannot take effect on resume; use the same settings"
+        raise ValueError(f"{path} was saved with {saved}, this run has {current}, {reason}.")
     changed = [f"{name} {old} (now {new})" for name, old, new in differences(content["versions"], versions())]
     if changed:
         warnings.warn(f"{path} was written with {', '.join(changed)}; results may differ slightly.", stacklevel=2)
     return content["state"]
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The content of a checkpoint or a policy file, mapped from the disk; nothing in it is run."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (RuntimeError, pickle.UnpicklingError, EOFError, OSError) as error:
+        raise ValueError(f"cannot read {path} as a checkpoint or a policy: {str(error).splitlines()[0]}") from error
+    content = content if isinstance(content, dict) else {}
+    if content.get("format", FORMAT) != FORMAT:
+        raise ValueError(
+            f"{path} has format {content['format']}, of an older version of eqr_torchrl: format {FORMAT} is needed; "
+            "use that version, or train again."
+        )
+    return content
 
 
 def checkpoint_path(run_dir: str | Path, env_steps: int) -> Path:
@@ -188,10 +190,6 @@ def capture_state(**parts: Any) -> dict[str, Any]:
     Returns:
         One entry per part and ``"rng"``: the global generators of Python, NumPy and torch (CPU and CUDA).
 
-    Raises:
-        ValueError: if a part is called ``rng``, or a replay buffer prefetches or is not a tensor storage of one
-            dimension.
-
     Examples:
         >>> network = torch.nn.Linear(2, 1)
         >>> state = capture_state(network=network, env_steps=1000)
@@ -219,8 +217,7 @@ def restore_state(state: Mapping[str, Any], **parts: Any) -> None:
         **parts: the parts, under the names they were captured with. Plain values are read from ``state`` instead.
 
     Raises:
-        ValueError: if a part is not in ``state``, has other shapes than saved, or a choice that cannot take effect any
-            more (another first temperature); one line names both.
+        ValueError: if a part is not in ``state``, has other shapes, or a choice that cannot take effect any more.
     """
     missing = [name for name in parts if name not in state]
     if missing:
@@ -257,10 +254,14 @@ def _restore(name: str, part: Any, saved: Any) -> None:
         chosen = _coefficients(part)
         needed, found = ({k: v for k, v in one.items() if k not in chosen} for one in (part.state_dict(), saved))
         _check_shapes(name, needed, found)
-        _check_first_temperature(name, part, saved)
+        now, before = getattr(part, "alpha_init", None), saved.get("alpha_init")
+        learned = isinstance(getattr(part, "log_alpha", None), nn.Parameter)
+        if learned and now is not None and before is not None and float(now) != float(before):
+            reason = f"the temperature is saved, and began at {float(before):g}"
+            raise ValueError(f"{name}.alpha_init={float(now):g} cannot take effect: {reason}; leave it.")
         part.load_state_dict(found, strict=False)
     else:
-        optimizer = part if isinstance(part, torch.optim.Optimizer) else getattr(part, "optimizer", None)
+        optimizer: Any = part if isinstance(part, torch.optim.Optimizer) else getattr(part, "optimizer", None)
         groups = optimizer.param_groups if isinstance(optimizer, torch.optim.Optimizer) else []
         if groups and "param_groups" in saved:
             sizes = [[len(group["params"]) for group in found] for found in (groups, saved["param_groups"])]
@@ -273,8 +274,8 @@ def _restore(name: str, part: Any, saved: Any) -> None:
         # torch keeps tensors that already have the right device and dtype: a copy, or two optimisers could share them
         part.load_state_dict(copy.deepcopy(dict(saved)))
         scheduled = part.get_last_lr() if rates is not None else [choice.get("lr") for choice in choices]
-        groups = optimizer.param_groups if isinstance(optimizer, torch.optim.Optimizer) else []
-        for group, choice, rate in zip(groups, choices, scheduled, strict=True):
+        # torch replaces the groups as it loads
+        for group, choice, rate in zip(optimizer.param_groups if groups else [], choices, scheduled, strict=True):
             group.update(choice, lr=rate)
 
 
@@ -286,16 +287,6 @@ def _coefficients(part: nn.Module) -> set[str]:
     estimator = getattr(part, "_value_estimator", None)
     names |= {f"_value_estimator.{name}" for name in getattr(estimator, "_buffers", ())}
     return names - set(part._parameters)
-
-
-def _check_first_temperature(name: str, part: nn.Module, saved: Mapping[str, Any]) -> None:
-    now, before = getattr(part, "alpha_init", None), saved.get("alpha_init")
-    learned = isinstance(getattr(part, "log_alpha", None), nn.Parameter)
-    if learned and isinstance(now, torch.Tensor) and isinstance(before, torch.Tensor) and now.item() != before.item():
-        raise ValueError(
-            f"{name}.alpha_init={now.item():g} cannot take effect: the temperature is saved, and began at "
-            f"{before.item():g}; leave it."
-        )
 
 
 def _check_shapes(name: str, needed: Mapping[str, Any], saved: Mapping[str, Any]) -> None:

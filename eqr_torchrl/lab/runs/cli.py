@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,13 +28,12 @@ from hydra.errors import HydraException, InstantiationException, MissingConfigEx
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
-from eqr_torchrl.lab.runs.folder import settings_of_run
+from eqr_torchrl.lab.runs.checkpoint import read_file
+from eqr_torchrl.lab.runs.folder import check_types, find_checkpoint, flat, settings_of_run
 
 #: Errors that a user can cause; they are reported in one line.
 EXPECTED = (ValueError, RuntimeError, ImportError, OSError, HydraException, OmegaConfBaseException)
 _LEFT_TO_HYDRA = ("--cfg", "-c", "--info", "-i", "--hydra-help", "--resolve", "--package", "-p")
-_WORDS = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "text", "None": "null"}
-_WORDS["list"] = "a list such as [64,64]"
 
 
 class CommandLineError(ValueError):
@@ -66,9 +65,8 @@ def run_hydra(
         What ``main`` returns; ``None`` for ``--multirun``.
 
     Raises:
-        SystemExit: after one line on stderr, with status 2 for a mistake on the command line; 1 for a ``ValueError``,
-            ``RuntimeError``, ``ImportError``, ``OSError`` or a part that cannot be built; 130 for Ctrl-C. Other errors
-            keep their traceback, and with ``HYDRA_FULL_ERROR=1`` all do.
+        SystemExit: after one line on stderr, with status 2 for a mistake on the command line; 1 for an error that a
+            user can cause; 130 for Ctrl-C. Other errors keep their traceback, and with ``HYDRA_FULL_ERROR=1`` all do.
 
     Examples:
         >>> import tempfile
@@ -138,11 +136,13 @@ class _Script(NamedTuple):
         All groups are there without a choice, so that what is typed changes the run's settings and nothing else does.
         """
         source = {word.key_or_group: word.value() for word in _parse(overrides)}.get("resume")
-        if not isinstance(source, str) or source == "auto":
+        checkpoint = find_checkpoint(source)[0] if isinstance(source, str) and source != "auto" else None
+        if checkpoint is None:  # the run itself says what is missing
             return self
+        read_file(checkpoint)  # one of an older version is refused before settings that it alone knew
         try:
             settings = settings_of_run(source)
-        except ValueError:  # the run itself says what is missing
+        except ValueError:  # a checkpoint without settings
             return self
         with hydra.initialize_config_dir(str(self.folders[0]), job_name=self.config_name, version_base="1.3"):
             usual = hydra.compose(self.config_name, return_hydra_config=True)
@@ -259,8 +259,8 @@ class _Script(NamedTuple):
                 OmegaConf.resolve(resolved)
             settings: Any = OmegaConf.to_container(resolved)
             if self.schema is not None:
+                check_types(self.schema, settings)
                 names = inspect.signature(self.schema).parameters
-                _check_types(names, settings)
                 self.schema(**{name: settings[name] for name in names if name in settings})
             _check_parts(settings)
         except (ValueError, OmegaConfBaseException) as error:
@@ -284,7 +284,7 @@ def _check_key(word: Any, config: DictConfig) -> None:
         if OmegaConf.select(config, key) is not None:
             raise CommandLineError(f"+{key} adds a key, and it is there: write {key}=... to set it.")
         return
-    leaves = [leaf for leaf in _leaves(OmegaConf.to_container(config)) if not leaf.startswith("hydra.")]
+    leaves = [leaf for leaf in flat(OmegaConf.to_container(config)) if not leaf.startswith("hydra.")]
     groups = {group.split("@")[0] for group in config.hydra.runtime.choices if not group.startswith("hydra/")}
     parent, _, name = key.rpartition(".")
     if parent in groups and not isinstance(OmegaConf.select(config, parent), DictConfig):
@@ -292,9 +292,8 @@ def _check_key(word: Any, config: DictConfig) -> None:
     node = OmegaConf.select(config, parent) if parent else config
     if not isinstance(node, DictConfig):
         parent, node = "", config
-    names = {str(entry) for entry in node if str(entry)[0] != "_" and entry != "hydra"} | (
-        groups if not parent else set()
-    )
+    names = {str(entry) for entry in node if str(entry)[0] != "_" and entry != "hydra"}
+    names |= set() if parent else groups
     if name in names and parent == key.rpartition(".")[0]:
         return
     same = [leaf for leaf in leaves if leaf.split(".")[-1] == name]
@@ -304,42 +303,23 @@ def _check_key(word: Any, config: DictConfig) -> None:
     raise CommandLineError(f"unknown key {key}{hint} Keys{where}: {', '.join(sorted(names)) or 'none'}{add}.")
 
 
-def _leaves(tree: Any, prefix: str = "") -> list[str]:
-    """The dotted names of nested settings."""
-    if not isinstance(tree, dict):
-        return [prefix]
-    return [leaf for name, node in tree.items() for leaf in _leaves(node, f"{prefix}.{name}".lstrip("."))]
-
-
 def _check_parts(node: Any, key: str = "") -> None:
     """Checks the plain arguments of all parts in a configuration against the signatures of their targets."""
     if not isinstance(node, dict):
         return
     if target := node.get("_target_"):
         try:
-            names = inspect.signature(pkgutil.resolve_name(target)).parameters
+            part = pkgutil.resolve_name(target)
+            names = inspect.signature(part).parameters
         except (ImportError, AttributeError, ValueError) as error:
             raise ValueError(f"{key}._target_={target} cannot be imported: {error}") from error
         free = not names or any(parameter.kind is parameter.VAR_KEYWORD for parameter in names.values())
         if unknown := [] if free else [str(name) for name in node if name not in names and str(name)[0] != "_"]:
             # all of them at once: those of the usual part, where a target of the user's own replaces it
             raise ValueError(_takes_no(key, target.rpartition(".")[2], unknown))
-        _check_types(names, node, f"{key}.")
+        check_types(part, node, f"{key}.")
     for name, value in node.items():
         _check_parts(value, f"{key}.{name}".lstrip("."))
-
-
-def _check_types(names: Mapping[str, inspect.Parameter], values: Mapping[str, Any], prefix: str = "") -> None:
-    """Checks plain values against annotations of the plain types and of lists; others are left to the constructor."""
-    for name in names.keys() & values.keys():
-        annotation, value = names[name].annotation, values[name]
-        text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
-        kinds = [re.sub(r"^(Sequence|list|tuple)\[.*", "list", kind.strip()) for kind in text.split("|")]
-        found = "None" if value is None else type(value).__name__
-        fits = found in kinds or (found == "int" and "float" in kinds) or (found == "str" and "list" in kinds)  # "auto"
-        if set(kinds) <= set(_WORDS) and not fits:
-            wanted = " or ".join(_WORDS[kind] for kind in kinds)
-            raise ValueError(f"{prefix}{name} must be {wanted}, got {value!r}.")
 
 
 def _takes_no(key: str, part: str, names: Sequence[str]) -> str:
@@ -363,8 +343,6 @@ def one_line(error: BaseException) -> str:
         return f"{key}: {match[1]} needs {' and '.join(names)}: add {' '.join(f'+{key}.{name}=...' for name in names)}"
     if match := re.search(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", reason):
         return _takes_no(key, match[1], [match[2]])
-    if re.search(r"reset\(\) (got|takes)", reason):
-        return f"{key}: reset must take (seed=None, options=None), as in Gymnasium"
     return f"{key} cannot be built: {type(cause).__name__}: {reason}"
 
 

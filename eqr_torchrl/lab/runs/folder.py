@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import inspect
 import io
 import json
 import re
@@ -16,7 +17,7 @@ import time
 import traceback
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Literal, NamedTuple
@@ -41,7 +42,8 @@ METRICS_FILE, EVALUATIONS_FILE = "metrics.csv", "evaluations.csv"
 POLICY_FILE, BEST_POLICY_FILE = "policy.pt", "policy_best.pt"
 STEP = "env_steps"
 _LOCK_FILE = ".lock"
-_LOCK_TRIES = 10
+_WORDS = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "text", "None": "null"}
+_WORDS["list"] = "a list such as [64,64]"
 _OF_THE_START = ("resume", "run_dir", "runs_root", "progress", "num_threads")  # how it was started, not what it does
 
 
@@ -66,9 +68,6 @@ def plan_run(
     several machines, get a folder each. ``run_dir`` is taken instead; it may exist, but hold no run. ``resume="auto"``
     does what is left to do in ``run_dir``: nothing if that run has finished, the rest from its newest checkpoint if it
     has one, all of it otherwise. ``resume=PATH`` (a checkpoint or a run folder) continues there, or in ``run_dir``.
-
-    Raises:
-        ValueError: if ``run_dir`` is a file or already holds a run that is not resumed, or ``resume`` cannot be.
     """
     folder = None if run_dir is None else Path(run_dir).expanduser()
     if folder is not None and folder.exists() and not folder.is_dir():
@@ -78,11 +77,8 @@ def plan_run(
     if str(resume) == "auto":
         if folder is None:
             raise ValueError("resume=auto needs run_dir=PATH, the folder to continue; got none.")
-        if not _holds_run(folder):
-            return RunPlan(folder)
-        if (read_status(folder) or {}).get("state") == "finished":
-            return RunPlan(folder, finished=True)
-        return RunPlan(folder, latest_checkpoint(folder))
+        finished = (read_status(folder) or {}).get("state") == "finished"
+        return RunPlan(folder, None if finished else latest_checkpoint(folder), finished)
     checkpoint, old = find_checkpoint(resume)
     if checkpoint is None:
         raise ValueError(f"resume must be auto, a checkpoint, or a run folder that holds one: got {resume}.")
@@ -94,9 +90,6 @@ def plan_run(
 
 def make_run_folder(root: str | Path, name: str, run_dir: str | Path | None = None) -> Path:
     """Makes the folder of a new run and returns it: ``run_dir``, or one under ``root`` that no other run has.
-
-    Raises:
-        ValueError: if ``run_dir`` is a file or already holds a run.
 
     Examples:
         >>> import tempfile
@@ -149,16 +142,11 @@ def _new_folder(root: str | Path, name: str, folder: Path | None) -> Path:
     if folder is None:
         stem = re.sub(r"[^\w.=+-]+", "-", name).strip("-.") or "run"
         return Path(root).expanduser() / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
-    if _holds_run(folder):
+    if any((folder / name).exists() for name in (STATUS_FILE, CONFIG_FILE, METRICS_FILE, CHECKPOINT_FOLDER)):
         state = (read_status(folder) or {"state": "unknown"})["state"]
-        raise ValueError(
-            f"run_dir={folder} already holds a run ({state}); choose another folder, or continue with resume=auto."
-        )
+        choice = "choose another folder, or continue with resume=auto"
+        raise ValueError(f"run_dir={folder} already holds a run ({state}); {choice}.")
     return folder
-
-
-def _holds_run(folder: Path) -> bool:
-    return any((folder / name).exists() for name in (STATUS_FILE, CONFIG_FILE, METRICS_FILE, CHECKPOINT_FOLDER))
 
 
 def find_checkpoint(source: str | Path) -> tuple[Path | None, Path]:
@@ -206,11 +194,9 @@ def save_settings(settings: Mapping[str, Any], folder: str | Path, **record: Any
     JSON, which every reader of YAML takes.
     """
     path = Path(folder) / CONFIG_FILE
-    if path.is_file():
-        found = differences(flat(read_settings_file(path)), flat(settings))
-        changed = [f"{key}={new} (was {old})" for key, old, new in found if key not in _OF_THE_START]
-        if changed:
-            print(f"resuming with changed settings: {', '.join(changed)}")
+    found = differences(flat(read_settings_file(path)), flat(settings)) if path.is_file() else []
+    if changed := [f"{key}={new} (was {old})" for key, old, new in found if key not in _OF_THE_START]:
+        print(f"resuming with changed settings: {', '.join(changed)}")
     content = {**settings, **({"record": record} if record else {})}
     try:
         from omegaconf import OmegaConf
@@ -229,9 +215,6 @@ def settings_of_run(source: str | Path) -> dict[str, Any]:
 
     Returns:
         What ``config.yaml`` holds, without the folder that was written to and what was resumed there.
-
-    Raises:
-        ValueError: if there is no ``config.yaml``.
 
     Examples:
         >>> import tempfile
@@ -286,6 +269,19 @@ def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(tree, Mapping) or not tree:
         return {prefix.rstrip("."): tree}
     return {key: value for name, node in tree.items() for key, value in flat(node, f"{prefix}{name}.").items()}
+
+
+def check_types(part: Callable[..., object], values: Mapping[str, Any], prefix: str = "") -> None:
+    """Checks plain arguments against annotations of plain types and of lists; others are left to the constructor."""
+    parameters = inspect.signature(part).parameters
+    for name in parameters.keys() & values.keys():
+        annotation, value = parameters[name].annotation, values[name]
+        text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+        kinds = [re.sub(r"^(Sequence|list|tuple)\[.*", "list", kind.strip()) for kind in text.split("|")]
+        found = "None" if value is None else type(value).__name__
+        fits = found in kinds or (found == "int" and "float" in kinds) or (found == "str" and "list" in kinds)  # "auto"
+        if set(kinds) <= set(_WORDS) and not fits:
+            raise ValueError(f"{prefix}{name} must be {' or '.join(_WORDS[kind] for kind in kinds)}, got {value!r}.")
 
 
 # --- how a run ended
@@ -365,8 +361,6 @@ def read_status(folder: str | Path) -> dict[str, Any] | None:
         status = json.loads((folder / STATUS_FILE).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except json.JSONDecodeError as error:
-        return {"state": "failed", "reason": f"unreadable {STATUS_FILE}: {error}", STEP: 0, "updated": 0.0}
     if status["state"] == "running" and not _is_locked(folder):
         status.update(state="killed", reason="the process died without reporting")
     return status
@@ -378,9 +372,6 @@ def summarise_sweep(root: str | Path) -> list[dict[str, Any]]:
     Returns:
         One dictionary per run, sorted by folder: ``folder`` (relative to ``root``) and the entries of
         :func:`read_status` without the traceback.
-
-    Raises:
-        ValueError: if ``root`` is no folder.
 
     Examples:
         >>> import tempfile
@@ -396,8 +387,8 @@ def summarise_sweep(root: str | Path) -> list[dict[str, Any]]:
     runs = []
     for file in sorted(root.rglob(STATUS_FILE)):
         status = read_status(file.parent) or {}
-        fields = {name: status.get(name) for name in ("state", STEP, "reason", "updated")}
-        runs.append({"folder": file.parent.relative_to(root).as_posix(), **fields})
+        names = ("state", STEP, "reason", "updated")
+        runs.append({"folder": file.parent.relative_to(root).as_posix()} | {name: status.get(name) for name in names})
     return runs
 
 
@@ -406,15 +397,14 @@ def _take_lock(folder: Path) -> IO[bytes]:
     file = open(folder / _LOCK_FILE, "ab")  # noqa: SIM115 - closed by RunStatus
     if fcntl is None:
         return file
-    for _ in range(_LOCK_TRIES):  # a process that reads the status holds the lock for a moment
+    for _ in range(10):  # a process that reads the status holds the lock for a moment
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
         except BlockingIOError:
             time.sleep(0.02)
-            continue
         except OSError:  # a file system without locks: continue without one
-            pass
-        return file
+            return file
     file.close()
     raise RuntimeError(f"run_dir={folder} is being written by another process; wait for it or stop it.")
 
@@ -435,10 +425,9 @@ def _is_locked(folder: Path) -> bool:
 def main(argv: Sequence[str] | None = None) -> int:
     """Print a table for the folder that the command line names; the status is 1 if a run failed or was stopped."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if len(arguments) != 1 or arguments[0].startswith("-"):
-        print("usage: python -m eqr_torchrl.lab.runs.folder ROOT", file=sys.stderr)
-        return 2
     try:
+        if len(arguments) != 1 or arguments[0].startswith("-"):
+            raise ValueError("usage: python -m eqr_torchrl.lab.runs.folder ROOT")
         runs = summarise_sweep(arguments[0])
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)

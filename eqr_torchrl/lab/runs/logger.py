@@ -38,9 +38,6 @@ class RunLogger:
         resume_at: environment step of the checkpoint that is resumed: TensorBoard drops what lies beyond, as
             :func:`~eqr_torchrl.lab.runs.rewind` does in the tables; wandb cannot, and shows those points twice.
 
-    Raises:
-        ValueError: if a backend is none of the above.
-
     Examples:
         >>> import tempfile
         >>> logger = RunLogger(tempfile.mkdtemp())
@@ -79,9 +76,6 @@ class RunLogger:
         Args:
             metrics: name to number; one-element tensors become plain numbers.
             env_steps: environment steps taken so far: the horizontal axis of every logger.
-
-        Raises:
-            ValueError: if a value is no single number.
         """
         values = {name: _as_number(name, value) for name, value in metrics.items()}
         self._guard(METRICS_FILE, self._metrics.append, {STEP: int(env_steps), **values})
@@ -94,9 +88,6 @@ class RunLogger:
             episodes: rows of :func:`~eqr_torchrl.lab.evaluation.evaluate`; ``terminated`` may be missing.
             env_steps: environment steps taken so far, after the warm-up, as the paper counts.
             **labels: the same in every row: ``env``, ``algorithm``, ``utility``, ``seed``, ``warmup_steps``.
-
-        Raises:
-            ValueError: if a column is missing.
         """
         for episode in episodes:
             row = {**labels, STEP: int(env_steps), **episode}
@@ -196,19 +187,16 @@ class _Table:
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         self.path, self.columns = path, list(columns)
-        if not path.exists():
-            return
-        if rows := read_csv(path):
+        if rows := read_csv(path) if path.exists() else []:
             self.columns = list(rows[0])
             write_csv(path, self.columns, rows)  # without the unfinished line of a process that was killed
         else:
-            path.unlink()
+            path.unlink(missing_ok=True)
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Writes one row; columns it does not name stay empty."""
-        new = [name for name in row if name not in self.columns]
-        if new or not self.path.exists():
-            columns = [*self.columns, *new]
+        columns = [*self.columns, *(name for name in row if name not in self.columns)]
+        if columns != self.columns or not self.path.exists():
             write_csv(self.path, columns, read_csv(self.path) if self.path.exists() else [])
             self.columns = columns
         with open(self.path, "a", encoding="utf-8", newline="") as file:

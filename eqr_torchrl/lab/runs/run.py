@@ -38,6 +38,7 @@ from eqr_torchrl.lab.runs.folder import (
     POLICY_FILE,
     RunPlan,
     RunStatus,
+    check_types,
     flat,
     plan_run,
     prepare_folder,
@@ -47,15 +48,8 @@ from eqr_torchrl.lab.runs.logger import RunLogger, check_backends
 from eqr_torchrl.networks._cpu import uses_bf16
 
 _SECONDS_BETWEEN_LINES = 60  # of the progress bar where it cannot be redrawn in place
-_ENV_MAY_CHANGE = (
-    "_target_",
-    "name",
-    "max_episode_steps",
-    "num_envs",
-    "parallel",
-    "render_mode",
-)  # stored rows mean the same without them
-_WORDS = dict(int="an integer", float="a number", bool="true or false", str="text", NoneType="null")
+# stored rows mean the same without them
+_ENV_MAY_CHANGE = ("_target_", "name", "max_episode_steps", "num_envs", "parallel", "render_mode")
 
 
 def seed_everything(seed: int) -> None:
@@ -78,9 +72,6 @@ class LoopSettings:
     """Settings at the top level of the training scripts, as ``configs/eqr_sac.yaml`` explains them one by one.
 
     The constructor checks types and ranges.
-
-    Raises:
-        ValueError: if a setting has the wrong type or is out of its range; it is named.
 
     Examples:
         >>> LoopSettings(utd_ratio=0)
@@ -121,15 +112,12 @@ class LoopSettings:
         return cls(**{field.name: config[field.name] for field in fields(cls) if field.name in config})
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value, least = getattr(self, field.name), int(field.name not in ("seed", "checkpoint_every"))
-            kinds = kinds_of(field.type)
-            if type(value) is int and "float" in kinds:
-                setattr(self, field.name, float(value))
-            elif type(value).__name__ not in kinds and "Any" not in kinds:
-                raise ValueError(f"{field.name} must be {in_words(kinds)}, got {value!r}.")
-            if "int" in kinds and type(value) is int and value < least:
-                raise ValueError(f"{field.name} must be at least {least}, got {value}.")
+        check_types(type(self), vars(self))
+        self.gamma, self.tau = float(self.gamma), float(self.tau)
+        for name, value in vars(self).items():
+            least = int(name not in ("seed", "checkpoint_every"))
+            if type(value) is int and value < least and name != "reward_bounds":
+                raise ValueError(f"{name} must be at least {least}, got {value}.")
         if not 0 <= self.gamma <= 1:
             raise ValueError(f"gamma must be in [0, 1], got {self.gamma}.")
         if not 0 < self.tau <= 1:
@@ -147,15 +135,6 @@ class LoopSettings:
             raise ValueError(f"device={self.device} needs that CUDA device, found {torch.cuda.device_count()}.")
         if self.cuda_graph and device.type != "cuda":
             raise ValueError(f"cuda_graph=true needs device=cuda, got device={self.device}.")
-
-
-def kinds_of(annotation: Any) -> list[str]:
-    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
-    return [part.strip().replace("None", "NoneType") for part in text.split("|")]
-
-
-def in_words(kinds: Sequence[str]) -> str:
-    return " or ".join(_WORDS.get(kind, kind) for kind in kinds)
 
 
 class Run:
@@ -179,9 +158,6 @@ class Run:
         logger: arguments of :class:`~eqr_torchrl.lab.runs.RunLogger`.
         config: all settings of the script, plain values, for ``config.yaml``; of them ``env`` is compared at a resume.
             Defaults to ``None``: what is above.
-
-    Raises:
-        ValueError: if a label lacks or a logger is unknown. Nothing is on the disk then.
 
     Examples:
         >>> import tempfile
@@ -243,17 +219,13 @@ class Run:
             policy: saved alone beside each checkpoint, for :func:`~eqr_torchrl.lab.runs.load_agent`.
             **parts: everything with a state, see :func:`~eqr_torchrl.lab.runs.capture_state`; restored on entry if the
                 run is resumed.
-
-        Raises:
-            ValueError: if a part has no state that can be restored.
         """
         for name, part in parts.items():
             known = isinstance(part, torch.Generator) or hasattr(part, "state_parts")
             if not known and not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
-                raise ValueError(
-                    f"{name} must have state_dict and load_state_dict (of an empty dictionary if it has no state) to "
-                    f"be saved in checkpoints, got {type(part).__name__}."
-                )
+                needed = "state_dict and load_state_dict (of an empty dictionary if it has no state)"
+                kind = type(part).__name__
+                raise ValueError(f"{name} must have {needed} to be saved in checkpoints, got {kind}.")
         self._env, self._policy, self._parts = env, policy, parts
 
     def evaluate_with(self, function: Callable[..., Sequence[Mapping[str, Any]]]) -> None:
@@ -366,16 +338,22 @@ class Run:
             print(f"{self.folder}: already finished; to train longer: {_resume_words(self.folder)} env_steps=N")
             return self
         self._space = space_of(self._env)
-        self._fingerprint = self._meaning_of_rows()
+        self._network = describe_actor(self._policy, self._space)
         resume_at = None
         if self._plan.checkpoint is not None:
             self._restore(self._plan.checkpoint)
             resume_at = max(self.step, 0)
-        self._network = describe_actor(self._policy, self._space)
+        entropy = getattr(self._parts.get("loss"), "target_entropy", None)
+        record = {
+            "versions": versions(),
+            "device": settings.device,
+            "num_threads": torch.get_num_threads(),
+            "target_entropy": None if entropy is None else float(entropy),
+        }
         self._status = RunStatus(self.folder, env_steps=max(self.step, 0)).__enter__()
         try:
             prepare_folder(self._plan, -1 if resume_at is None else resume_at)
-            save_settings(self._config, self.folder, **self._resolved())
+            save_settings(self._config, self.folder, **record)
             if resume_at is not None:
                 self._save_policies()
             self._logger = RunLogger(self.folder, config=self._config, resume_at=resume_at, **self._log_options)
@@ -389,7 +367,7 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._plan.finished or self._status is None:
+        if self._status is None:
             return
         late = None
         try:
@@ -401,17 +379,24 @@ class Run:
         for number in self._old_handlers:
             signal.signal(number, signal.SIG_IGN)  # the state is written in a moment
         stopped = error is not None and (self._signal is not None or isinstance(error, KeyboardInterrupt))
-        words = self._how_to_resume("interrupted" if stopped else "stopped")
-        if self._complete and (stopped or error is None):
-            self._status.ending = ("finished", None)
-        elif stopped or error is None:
-            self._status.ending = ("interrupted" if stopped else "stopped", words)
+        ended = "interrupted" if stopped else "stopped"
+        words = f"{ended} at env step {self.step}, before the first checkpoint, in {self.folder}"
+        if latest_checkpoint(self.folder) is not None:
+            until = f"(continues from env step {self._saved_at})"
+            words = f"{ended} at env step {self.step}; resume with {_resume_words(self.folder)} {until}"
+        if stopped or error is None:
+            self._status.ending = ("finished", None) if self._complete else (ended, words)
         self._status.env_steps = max(self.step, 0)
         self._status.__exit__(None if error is None else type(error), error, getattr(error, "__traceback__", None))
         for number, handler in self._old_handlers.items():
             signal.signal(number, handler)
-        if stopped:  # a second Ctrl-C inside a network can come out of tensordict as another error
-            self._end_by_signal(error, words)
+        if stopped and self._signal in (None, signal.SIGINT):
+            # a second Ctrl-C inside a network can come out of tensordict as another error
+            raise KeyboardInterrupt(words) from error
+        if stopped:
+            print(words, file=sys.stderr, flush=True)
+            if not isinstance(error, SystemExit):
+                raise SystemExit(128 + self._signal) from error  # pyright: ignore[reportOperatorIssue]
         if late is not None:
             raise late
         if error is None and not self._complete:
@@ -424,28 +409,27 @@ class Run:
     def _name(self) -> str:
         return getattr(self._env, "env_name", type(self._env).__name__)
 
-    def _meaning_of_rows(self) -> dict[str, Any]:
+    @property
+    def _fingerprint(self) -> dict[str, Any]:
         """What a run must share with the checkpoint that it resumes: it cannot take effect any more."""
-        env = self._config.get("env")
+        space, env = self._space, self._config.get("env")
         arguments = flat(env) if isinstance(env, Mapping) and env else {}
-        space = {name: value for name, value in self._space.items() if name != "observation_size"}
         return {
-            "env": space.pop("env"),
+            "env": space["env"],
             "algorithm": self._labels["algorithm"],
             "seed": self.settings.seed,
             "warmup_steps": self.settings.warmup_steps,
-            "sizes": [self._space["observation_size"], self._env.action_spec.shape[-1]],  # pyright: ignore
-            **space,
+            "sizes": [space["observation_size"], self._env.action_spec.shape[-1]],  # pyright: ignore
+            "action_low": space["action_low"],
+            "action_high": space["action_high"],
             **{f"env.{name}": value for name, value in arguments.items() if name not in _ENV_MAY_CHANGE},
         }
 
     def _restore(self, checkpoint: Path) -> None:
         saved = load_checkpoint(checkpoint, fingerprint=self._fingerprint)
         self.step = self._saved_at = saved["step"]
-        if self.step > self.settings.env_steps:
-            raise ValueError(
-                f"env_steps must be at least {self.step}, as in {checkpoint}: got {self.settings.env_steps}."
-            )
+        if self.step > (given := self.settings.env_steps):
+            raise ValueError(f"env_steps must be at least {self.step}, as in {checkpoint}: got {given}.")
         self._sums, self._restart = saved["sums"], True
         self._best, self._evaluation = copy.deepcopy((saved["best"], saved["evaluation"]))
         restore_state(saved["parts"], **self._parts)
@@ -475,14 +459,9 @@ class Run:
         seed = self.settings.seed + 1_000_003 * (self.step + 1)
         rows = self._evaluate(num_episodes=num_episodes, seed=seed)  # pyright: ignore[reportOptionalCall]
         labels = {"env": self._name, **self._labels, "seed": self.settings.seed}
-        labels["warmup_steps"] = self.settings.warmup_steps
-        self._logger.log_evaluation(rows, self.step, **labels)
-        self.last_return = sum(row["episode_return"] for row in rows) / len(rows)
-        self._evaluation = {
-            "mean_return": float(self.last_return),
-            "num_episodes": len(rows),
-            "env_steps": self.step,
-        }
+        self._logger.log_evaluation(rows, self.step, **labels, warmup_steps=self.settings.warmup_steps)
+        self.last_return = float(sum(row["episode_return"] for row in rows) / len(rows))
+        self._evaluation = {"mean_return": self.last_return, "num_episodes": len(rows), "env_steps": self.step}
         before = -math.inf if self._best is None else self._best["evaluation"]["mean_return"]
         if self.last_return > before:
             self._best = self._policy_content()
@@ -500,14 +479,12 @@ class Run:
         }
         keep = self.settings.keep_checkpoints
         save_checkpoint(checkpoint_path(self.folder, self.step), state, fingerprint=self._fingerprint, keep_last=keep)
-        save_policy(self.folder / CHECKPOINT_FOLDER / POLICY_FILE, self._policy_content())
+        self._save_policies()
 
     def _save_policies(self) -> None:
-        """Those of the step that is resumed."""
-        folder = self.folder / CHECKPOINT_FOLDER
-        save_policy(folder / POLICY_FILE, self._policy_content())
-        if self._best is not None:
-            save_policy(folder / BEST_POLICY_FILE, self._best)
+        for file, content in ((POLICY_FILE, self._policy_content()), (BEST_POLICY_FILE, self._best)):
+            if content is not None:
+                save_policy(self.folder / CHECKPOINT_FOLDER / file, content)
 
     def _policy_content(self) -> dict[str, Any]:
         evaluation = self._evaluation
@@ -515,16 +492,6 @@ class Run:
             evaluation = None  # of an earlier policy
         policy: Any = self._policy
         return policy_content(policy, self._network, self._space, self._config, self.step, evaluation)
-
-    def _resolved(self) -> dict[str, Any]:
-        """What the settings resolved to, for the record."""
-        entropy = getattr(self._parts.get("loss"), "target_entropy", None)
-        return {
-            "versions": versions(),
-            "device": str(torch.device(self.settings.device)),
-            "num_threads": torch.get_num_threads(),
-            "target_entropy": None if entropy is None else float(entropy),
-        }
 
     def _check_losses(self, kind: type) -> None:
         sums = {name: total for name, (total, _) in self._sums.items() if isinstance(total, kind)}
@@ -547,11 +514,12 @@ class Run:
         if threading.current_thread() is not threading.main_thread():
             return
         for name in ("SIGINT", "SIGTERM", "SIGUSR2"):
-            number: Any = getattr(signal, name, None)  # Windows has no SIGUSR2
-            before = None if number is None else signal.getsignal(number)
+            if (number := getattr(signal, name, None)) is None:  # Windows has no SIGUSR2
+                continue
+            before = signal.getsignal(number)
             # None is a handler that Python did not install and cannot restore; one for SIGTERM knows what to do
             ours = {"SIGINT": before is not None, "SIGTERM": before == signal.SIG_DFL, "SIGUSR2": callable(before)}
-            if ours[name] and number is not None:
+            if ours[name]:
                 self._old_handlers[number] = signal.signal(number, self._interrupt)
 
     def _interrupt(self, number: int, frame: Any) -> None:
@@ -569,21 +537,6 @@ class Run:
             self._signal = None
             return
         raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
-
-    def _end_by_signal(self, error: BaseException | None, words: str) -> None:
-        if self._signal in (None, signal.SIGINT):
-            raise KeyboardInterrupt(words) from error
-        print(words, file=sys.stderr, flush=True)
-        if not isinstance(error, SystemExit):
-            raise SystemExit(128 + int(self._signal)) from error  # pyright: ignore[reportArgumentType]
-
-    def _how_to_resume(self, ended: str) -> str:
-        if latest_checkpoint(self.folder) is None:
-            return f"{ended} at env step {self.step}, before the first checkpoint, in {self.folder}"
-        return (
-            f"{ended} at env step {self.step}; resume with {_resume_words(self.folder)} "
-            f"(continues from env step {self._saved_at})"
-        )
 
 
 def _resume_words(folder: Path) -> str:

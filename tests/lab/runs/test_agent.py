@@ -91,6 +91,13 @@ def test_the_environment_of_a_policy_file_is_built_by_name_and_compared(tmp_path
         load_agent(path).make_env()
 
 
+def test_an_agent_acts_in_one_environment_though_it_was_trained_in_several(tmp_path):
+    pytest.importorskip("gymnasium")
+    env = {"_target_": "eqr_torchrl.lab.envs.make_env", "name": "Pendulum-v1", "num_envs": 2}
+    path, _ = policy_file(tmp_path, settings={"env": env}, env=bounded_env((-2.0,), (2.0,)))
+    assert load_agent(path).make_env().batch_size == ()
+
+
 def test_a_policy_of_ones_own_is_refused_in_one_line(tmp_path):
     leaky = make_actor(bounded_env(), num_cells=[4], activation_class=lambda: nn.Softplus(beta=3.0))
     own = TensorDictModule(nn.Linear(3, 2), ["observation"], ["action"])

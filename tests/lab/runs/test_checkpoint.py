@@ -18,6 +18,7 @@ from eqr_torchrl.lab.runs import (
     capture_state,
     checkpoint_path,
     latest_checkpoint,
+    load_agent,
     load_checkpoint,
     restore_state,
     save_checkpoint,
@@ -156,6 +157,15 @@ def test_a_file_of_somebody_else_is_refused(tmp_path):
     torch.save({"weight": torch.ones(1)}, tmp_path / "a.pt")
     with pytest.raises(ValueError, match="must be a checkpoint of format 3: got None"):
         load_checkpoint(tmp_path / "a.pt")
+
+
+def test_a_file_of_an_older_version_is_refused_in_one_line(tmp_path):
+    path = tmp_path / "old.pt"
+    for content in ({"format": 2, "state": {}}, {"format": 2, "actor": {}}):  # a checkpoint and a policy of 0.2.0
+        torch.save(content, path)
+        for load in (load_checkpoint, load_agent):
+            with pytest.raises(ValueError, match=r"old.pt has format 2, of an older version .* format 3 is needed"):
+                load(path)
 
 
 def test_other_shapes_and_missing_parts_are_one_line():

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import hydra
 import pytest
+import torch
 from omegaconf import OmegaConf
 
+from eqr_torchrl.lab.runs import save_checkpoint
 from eqr_torchrl.lab.runs.cli import run_hydra
 
 CONFIGS = {
@@ -276,7 +278,7 @@ def test_a_resumed_run_keeps_its_settings_but_for_those_that_are_typed(configs, 
         ["algorithm=mbpo", "utility@loss.utility=optimistic", "steps=7", "gamma=0.5", "part=null"],
     )
     OmegaConf.save(started, run / "config.yaml", resolve=True)
-    (run / "checkpoints" / "step_000000007.pt").write_bytes(b"")
+    save_checkpoint(run / "checkpoints" / "step_000000007.pt", {})
     words = [f"resume={run}", "gamma=0.99"]  # that of the script, and typed: the run's was another
     cfg = run_hydra(lambda cfg: cfg, configs, "script", words)
     assert (cfg.steps, cfg.gamma, cfg.successors, cfg.loss.utility.kind) == (7, 0.99, None, "optimistic")
@@ -284,6 +286,14 @@ def test_a_resumed_run_keeps_its_settings_but_for_those_that_are_typed(configs, 
     cfg = run_hydra(lambda cfg: cfg, configs, "script", [*words, "utility@loss.utility=mean", "env=dmc/cheetah-run"])
     assert (cfg.loss.utility.kind, cfg.env.limit, cfg.steps) == ("mean", 1000, 7)
     assert run_hydra(lambda cfg: cfg.half, configs, "script", [*words, "steps=5"]) == 5  # it follows from another
+
+
+def test_a_run_of_an_older_version_is_refused_before_its_settings_are(configs, tmp_path, capsys):
+    (tmp_path / "config.yaml").write_text("net: {_target_: eqr_torchrl.networks.make_critic, precision: auto}")
+    torch.save({"format": 2, "state": {}}, tmp_path / "step_000000007.pt")
+    with pytest.raises(SystemExit):
+        run_hydra(never, configs, "script", [f"resume={tmp_path}"])
+    assert "step_000000007.pt has format 2, of an older version of eqr_torchrl" in capsys.readouterr().err
 
 
 def test_bugs_keep_their_traceback_and_so_does_everything_on_request(configs, monkeypatch):
