@@ -6,8 +6,8 @@
 
 Everything is measured on fresh episodes of the stochastic policy, which no model was fitted to. Values are soft: they
 contain the entropy bonus at the checkpoint's temperature. A return is one noisy sample around a value, so calibration
-against returns is strict where the policy or the environment is noisy. Episodes run until less than a hundredth of a value is
-left, whatever the time limit of the run was.
+against returns is strict where the policy or the environment is noisy. Episodes run until less than a hundredth of a
+value is left, whatever the time limit of the run was.
 """
 
 from __future__ import annotations

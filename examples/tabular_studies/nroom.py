@@ -7,6 +7,17 @@ from collections.abc import Sequence
 
 import torch
 from matplotlib.figure import Figure
+from tabular_studies.figures import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    SKY,
+    Findings,
+    check_counts,
+    check_numbers,
+    draw_density,
+    new_figure,
+)
 from torch import Tensor
 from tqdm import tqdm
 
@@ -22,17 +33,6 @@ from eqr_torchrl.tabular import (
     policy_iteration,
     policy_values,
     sample_values,
-)
-from tabular_studies.figures import (
-    BLUE,
-    GREEN,
-    ORANGE,
-    SKY,
-    Findings,
-    check_counts,
-    check_numbers,
-    draw_density,
-    new_figure,
 )
 
 

@@ -12,18 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from torch import Tensor
-from tqdm import tqdm
-
-from eqr_torchrl.functional import quantile_projection, wasserstein_distance
-from eqr_torchrl.tabular import (
-    EmpiricalPosterior,
-    epistemic_quantile_regression,
-    process_values,
-    sample_toy_parameter,
-    toy_mdp,
-    value_distribution_iteration,
-)
 from tabular_studies.figures import (
     BLUE,
     GREEN,
@@ -35,6 +23,18 @@ from tabular_studies.figures import (
     check_numbers,
     draw_density,
     new_figure,
+)
+from torch import Tensor
+from tqdm import tqdm
+
+from eqr_torchrl.functional import quantile_projection, wasserstein_distance
+from eqr_torchrl.tabular import (
+    EmpiricalPosterior,
+    epistemic_quantile_regression,
+    process_values,
+    sample_toy_parameter,
+    toy_mdp,
+    value_distribution_iteration,
 )
 
 COLUMNS = ("gaussian", "bimodal", "heavy_tailed")  # left, middle and right column of Figure 5

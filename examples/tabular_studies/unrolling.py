@@ -8,6 +8,9 @@ from typing import Literal
 
 import torch
 from matplotlib.figure import Figure
+from tabular_studies.figures import BLUE, GREEN, ORANGE, Findings, check_counts, check_numbers, new_figure
+from tabular_studies.nroom import follow
+from tabular_studies.toy import NO_CHOICE
 from torch import Tensor
 from tqdm import tqdm
 
@@ -22,9 +25,6 @@ from eqr_torchrl.tabular import (
     toy_mdp,
     value_distribution_samples,
 )
-from tabular_studies.figures import BLUE, GREEN, ORANGE, Findings, check_counts, check_numbers, new_figure
-from tabular_studies.nroom import follow
-from tabular_studies.toy import NO_CHOICE
 
 
 def unrolling(
