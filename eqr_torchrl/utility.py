@@ -1,8 +1,8 @@
 """Utilities: what the policy maximises of the distribution over values.
 
 Each maps the quantiles of the posterior over values, shape ``[..., N]``, to the scalar that the actor ascends, shape
-``[...]``. All are differentiable and do not depend on the order of the quantiles, also where quantiles cross.
-Any other module of this form can replace them; a module with trainable parameters is trained with the policy.
+``[...]``, whatever the order of the quantiles. Any other differentiable module of this form can replace them; one with
+trainable parameters is trained with the policy.
 """
 
 from __future__ import annotations
@@ -41,9 +41,6 @@ class OptimisticUtility(nn.Module):
     Args:
         scale: number of standard deviations, dimensionless; negative for pessimism.
 
-    Raises:
-        ValueError: if ``scale`` is not finite.
-
     Examples:
         >>> OptimisticUtility(scale=2.0)(torch.tensor([1.0, 3.0]))  # 2 + 2 sqrt(2)
         tensor(4.8284)
@@ -75,9 +72,6 @@ class QuantileUtility(nn.Module):
 
     Args:
         level: a probability in ``(0, 1)``, not a percentage; ``0.5`` is the median.
-
-    Raises:
-        ValueError: if ``level`` is not inside ``(0, 1)``.
 
     Examples:
         >>> QuantileUtility(level=0.9)(torch.arange(21.0))  # midpoint 18.5 / 21 = 0.881
@@ -112,9 +106,6 @@ class CVaRUtility(nn.Module):
     Args:
         tail_mass: probability of the lower tail, :math:`\beta`, in ``(0, 1]``; ``1`` is the mean.
 
-    Raises:
-        ValueError: if ``tail_mass`` is not inside ``(0, 1]``.
-
     Examples:
         >>> CVaRUtility(tail_mass=0.375)(torch.tensor([4.0, 1.0, 2.0, 3.0]))  # (1 + 2 / 2) / 1.5
         tensor(1.3333)
@@ -148,9 +139,6 @@ class EntropicUtility(nn.Module):
 
     Args:
         risk_aversion: coefficient :math:`c`, in inverse units of return.
-
-    Raises:
-        ValueError: if ``risk_aversion`` is not finite.
 
     Examples:
         >>> EntropicUtility(risk_aversion=1.0)(torch.tensor([0.0, 2.0]))  # -log((1 + e^-2) / 2)

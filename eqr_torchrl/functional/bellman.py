@@ -24,10 +24,10 @@ def epistemic_quantile_target(
     next states, ``L = K Y`` with ``Y`` of them. M = K = L = 1 is the target of quantile-regression SAC.
 
     Args:
-        reward: sampled rewards, in units of reward, shape ``[*B, M, K]``.
+        reward: sampled rewards, shape ``[*B, M, K]``.
         terminated: whether the episode ends at the next state (time limits do not count), bool, shape ``[*B, M, L]``.
-        next_quantiles: atoms of the target critic at the next pairs, in units of return, shape ``[*B, M, L, N]``.
-            Terminated rows may hold any value, even NaN.
+        next_quantiles: atoms of the target critic at the next pairs, in units of return, shape ``[*B, M, L, N]``; any
+            value, even NaN, where the episode ended.
         next_log_prob: log-density of the next actions, in nats, shape ``[*B, M, L]``.
         gamma: discount in ``[0, 1]``: a number, or a tensor that broadcasts to ``[*B, M]``, such as ``gamma ** n`` for
             transitions over ``n`` steps.
@@ -35,9 +35,6 @@ def epistemic_quantile_target(
 
     Returns:
         Target atoms, member-major, in units of return, shape ``[*B, M * N]``.
-
-    Raises:
-        ValueError: if the shapes do not fit together.
 
     Examples:
         >>> r, d = torch.ones(1, 2, 1), torch.tensor([[[False], [True]]])  # two members, the second one ends

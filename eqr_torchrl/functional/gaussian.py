@@ -5,12 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-from eqr_torchrl.functional._generator import generator_kwargs
+
+def generator_kwargs(generator: torch.Generator | None) -> dict[str, Any]:
+    """Keyword arguments of ``torch.rand`` and its kind, whose ``generator=None`` does not compile for varying sizes."""
+    return {} if generator is None else {"generator": generator}
 
 
 def soft_clamp(value: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
@@ -22,13 +26,12 @@ def soft_clamp(value: Tensor, low: float | Tensor, high: float | Tensor) -> Tens
     Appendix A.1 of `Chua et al. (2018) <https://arxiv.org/abs/1805.12114>`_.
 
     Args:
-        value: any tensor.
-        low: lower bound, a number or a tensor that broadcasts.
+        value: shape ``[...]``.
+        low: lower bound, which broadcasts.
         high: upper bound, likewise.
 
     Returns:
-        A tensor of the shape of ``value``; within softplus(low - high) of the bounds, and almost the identity far
-        from them.
+        Shape ``[...]``; within softplus(low - high) of the bounds, and almost the identity far from them.
 
     Examples:
         >>> soft_clamp(torch.tensor([-1e6, 0.0, 1e6]), -10.0, 0.5)
@@ -70,20 +73,16 @@ def stratified_normal(
 ) -> Tensor:
     r"""Standard normal draws, a Latin hypercube along ``dim``.
 
-    The ``K`` samples along ``dim`` fall one each into the ``K`` equal-probability bins of the normal distribution, in
-    an order that is permuted independently for every other index, and uniformly inside their bin. Each one is exactly
-    standard normal, so averages over ``dim`` stay unbiased, while everything additive in the noise cancels
-    (`McKay et al. (1979) <https://doi.org/10.2307/1268522>`_).
+    The ``K`` samples along ``dim`` fall one each into the ``K`` equal-probability bins of the normal distribution,
+    uniformly inside their bin, in an independent random order for every other index. Each is exactly standard normal:
+    averages over ``dim`` stay unbiased (`McKay et al. (1979) <https://doi.org/10.2307/1268522>`_).
 
     Args:
         shape: shape of the result; ``K = shape[dim]``.
         dim: dimension along which the draws are stratified.
-        device: device of the result.
-        dtype: floating type of the result. Defaults to torch's default type.
+        device: of the result.
+        dtype: of the result. Defaults to torch's default type.
         generator: source of randomness. Defaults to torch's global one.
-
-    Returns:
-        Draws, shape ``shape``.
 
     Examples:
         >>> noise = stratified_normal((2, 4, 3), dim=1)
@@ -91,8 +90,7 @@ def stratified_normal(
         >>> bins.sort(dim=1).values[0, :, 0]
         tensor([0., 1., 2., 3.])
     """
-    dtype = dtype or torch.get_default_dtype()
-    shape = torch.Size(shape)
+    dtype, shape = dtype or torch.get_default_dtype(), torch.Size(shape)
     num_strata = shape[dim]
     if num_strata == 1:
         return torch.randn(shape, device=device, dtype=dtype, **generator_kwargs(generator))
@@ -109,9 +107,8 @@ def stratified_normal(
 def _random_permutations(before: int, size: int, after: int, device, generator: torch.Generator | None) -> Tensor:
     """Shape ``[before, size, after]``: uniformly random permutations of ``range(size)`` along the middle dimension."""
     if size > _LARGEST_TABLE:
-        return (
-            torch.rand((before, after, size), device=device, **generator_kwargs(generator)).argsort(-1).transpose(1, 2)
-        )
+        draws = torch.rand((before, after, size), device=device, **generator_kwargs(generator))
+        return draws.argsort(-1).transpose(1, 2)
     table = _all_permutations(size, device)  # a look-up is several times cheaper than a sort
     column = torch.randint(table.shape[1], (before, 1, after), device=device, **generator_kwargs(generator))
     return table.expand(before, *table.shape).gather(-1, column.expand(-1, size, -1))

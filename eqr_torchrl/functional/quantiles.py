@@ -18,14 +18,11 @@ def quantile_midpoints(num_quantiles: int, *, device=None, dtype: torch.dtype | 
 
     Args:
         num_quantiles: number of quantiles, ``N``.
-        device: device of the result.
-        dtype: floating type of the result. Defaults to torch's default type.
+        device: of the result.
+        dtype: of the result. Defaults to torch's default type.
 
     Returns:
-        Increasing levels in ``(0, 1)``, dimensionless, shape ``[N]``.
-
-    Raises:
-        ValueError: if ``num_quantiles`` is not positive.
+        Increasing levels in ``(0, 1)``, shape ``[N]``.
 
     Examples:
         >>> quantile_midpoints(4)
@@ -135,25 +132,20 @@ def quantile_huber_loss(quantiles: Tensor, targets: Tensor, levels: Tensor, *, k
 
     Eq. 10 of `Dabney et al. (2018) <https://arxiv.org/abs/1710.10044>`_, where :math:`L_\kappa(u)` is
     :math:`u^2 / 2` for :math:`|u| < \kappa` and :math:`\kappa (|u| - \kappa / 2)` beyond; N' need not equal N.
-    The value and the gradient are exact, but computed from sorted targets and prefix sums, so that no tensor of
-    shape ``[*B, N, N']`` exists. A Huber threshold that is large against the spread of the targets biases the
-    extreme quantiles towards the expectile; lower ``kappa`` where that matters. Losses are not divided by ``kappa``,
-    so that for a small one above 0 the gradients shrink with it: raise the learning rate, or use ``0``.
+    Value and gradient are exact, from sorted targets and prefix sums: no tensor of shape ``[*B, N, N']`` exists. A
+    ``kappa`` that is large against the spread of the targets biases the extreme quantiles towards the expectile. Losses
+    are not divided by ``kappa``, so that gradients shrink with a small one: raise the learning rate, or use ``0``.
 
     Args:
         quantiles: predicted atoms, in units of return, shape ``[*B, N]``.
         targets: target atoms, in units of return, shape ``[*B, N']``; no gradient flows into them.
-        levels: quantile levels in ``(0, 1)``, dimensionless, shape ``[N]``.
+        levels: quantile levels in ``(0, 1)``, shape ``[N]``.
         kappa: Huber threshold, in units of return; ``0`` gives the pinball loss :math:`|\tau - 1\{u<0\}|\,|u|`,
             where a target equal to its quantile counts as not below it.
 
     Returns:
         One loss per batch element, shape ``[*B]``. The caller reduces. Differentiable in ``quantiles``, twice almost
         everywhere, also by ``torch.func``.
-
-    Raises:
-        ValueError: if ``levels`` does not hold one entry per predicted quantile, batch shapes differ, or ``kappa``
-            is negative or not finite.
 
     Examples:
         >>> theta, y = torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 1.0, 4.0]])
@@ -193,9 +185,6 @@ def quantile_projection(samples: Tensor, num_quantiles: int) -> Tensor:
     Returns:
         Increasing quantiles, in the units of ``samples``, shape ``[*B, N]``.
 
-    Raises:
-        ValueError: if ``num_quantiles`` is not positive or ``samples`` is empty.
-
     Examples:
         >>> quantile_projection(torch.tensor([3.0, 1.0, 2.0, 4.0]), 2)
         tensor([1., 3.])
@@ -222,17 +211,12 @@ def wasserstein_distance(quantiles: Tensor, other: Tensor, *, p: float = 1.0) ->
     Returns:
         Distances, in the units of the atoms, shape ``[*B]``.
 
-    Raises:
-        ValueError: if the numbers of atoms differ or ``p`` is below 1.
-
     Examples:
         >>> wasserstein_distance(torch.tensor([0.0, 1.0]), torch.tensor([3.0, 2.0]))
         tensor(2.)
     """
     if quantiles.shape[-1] != other.shape[-1]:
-        raise ValueError(
-            f"other must have as many atoms as quantiles: got {other.shape[-1]} and {quantiles.shape[-1]}."
-        )
+        raise ValueError(f"other must have as many atoms as quantiles, {quantiles.shape[-1]}: got {other.shape[-1]}.")
     if not p >= 1:
         raise ValueError(f"p must be at least 1, got {p}.")
     gap = (quantiles.sort(dim=-1).values - other.sort(dim=-1).values).abs()

@@ -11,22 +11,18 @@ from torch import Tensor
 
 def checked(role: Literal["termination_fn", "reward_fn"], function: Callable[..., Any], *arguments: Tensor) -> Tensor:
     """Terminations (bool) or rewards (floating point) ``[*B, 1]`` for arguments ``[*B, .]``; ValueError if not."""
-    shape = (*arguments[0].shape[:-1], 1)
+    kind, shape = "bool" if role == "termination_fn" else "float", (*arguments[0].shape[:-1], 1)
+    inputs = f"observations {tuple(arguments[0].shape)} and actions {tuple(arguments[1].shape)}"
+    needed = f"{role} must return a {kind} tensor of shape {shape} for {inputs}: {name_of(function)}"
     try:
         result = function(*arguments)
     except Exception as error:  # whatever the user's code raises is the answer
         line = next(iter(str(error).splitlines()), "")
-        raise ValueError(f"{_needed(role, function, arguments)} raised {type(error).__name__}: {line}") from error
+        raise ValueError(f"{needed} raised {type(error).__name__}: {line}") from error
     right = isinstance(result, Tensor) and result.shape == shape
-    if not right or not (result.dtype == torch.bool if role == "termination_fn" else result.is_floating_point()):
-        raise ValueError(f"{_needed(role, function, arguments)} returned {_kind(result)}.")
+    if not (right and (result.dtype == torch.bool if kind == "bool" else result.is_floating_point())):
+        raise ValueError(f"{needed} returned {_kind(result)}.")
     return result
-
-
-def _needed(role: str, function: Any, arguments: tuple[Tensor, ...]) -> str:
-    kind, shape = "bool" if role == "termination_fn" else "float", (*arguments[0].shape[:-1], 1)
-    inputs = f"observations {tuple(arguments[0].shape)} and actions {tuple(arguments[1].shape)}"
-    return f"{role} must return a {kind} tensor of shape {shape} for {inputs}: {name_of(function)}"
 
 
 def checked_prediction(world_model: Any, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,12 +13,12 @@ from torchrl.envs.transforms import Transform
 def make_replay_buffer(capacity: int = 100_000, *, batch_size: int = 256, device=None) -> TensorDictReplayBuffer:
     """First-in, first-out buffer of real transitions, sampled uniformly with replacement.
 
-    Rows with a NaN or an infinity, such as those that :class:`~eqr_torchrl.lab.envs.NonFiniteGuard` cut, are left out.
+    Transitions with a NaN or an infinity are left out.
 
     Args:
         capacity: number of transitions kept.
         batch_size: size of a sampled batch, ``B``.
-        device: device of the storage. Defaults to the CPU.
+        device: of the storage. Defaults to the CPU.
 
     Examples:
         >>> replay = make_replay_buffer(100, batch_size=8)
@@ -37,14 +37,14 @@ def make_model_buffer(
     """First-in, first-out buffer of imagined transitions.
 
     Its capacity follows from the retained rollouts: :attr:`BranchedRollouts.capacity`. Memory is allocated with the
-    first row. Rows hold only what is added: a ``TensorDictReplayBuffer`` would add an index of 8 bytes to each.
+    first transition.
 
     Args:
         capacity: number of transitions kept.
         batch_size: size of a sampled batch, ``B``.
         dtype: floating type of the storage, or its name, such as ``float16`` for less memory; batches come back in
             float32. Values too large for it are stored as its largest number (65504). Defaults to float32.
-        device: device of the storage. Defaults to the CPU.
+        device: of the storage. Defaults to the CPU.
 
     Examples:
         >>> buffer = make_model_buffer(100, batch_size=8, dtype="float16")
@@ -53,7 +53,7 @@ def make_model_buffer(
         torch.float32
     """
     dtype = floating_type(dtype)
-    buffer = ReplayBuffer(**_buffer_parts(capacity, batch_size, device))
+    buffer = ReplayBuffer(**_buffer_parts(capacity, batch_size, device))  # a TensorDictReplayBuffer would add an index
     if dtype != torch.float32:
         buffer.append_transform(_StoredAs(dtype))
     return buffer
@@ -96,7 +96,7 @@ class _StoredAs(Transform):
 
 
 class _FiniteRows(Transform):
-    """Stores only rows whose floating-point entries are all finite."""
+    """Stores only transitions whose floating-point entries are all finite."""
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase | None:  # pyright: ignore[reportIncompatibleMethodOverride]
         finite = [value.isfinite() for value in tensordict.values(True, True) if value.is_floating_point()]

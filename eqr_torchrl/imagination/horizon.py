@@ -1,4 +1,4 @@
-"""How far the members can be trusted, by what they had predicted for transitions that came later."""
+"""How many steps members predict well, on transitions that they have not been fitted to."""
 
 from __future__ import annotations
 
@@ -11,20 +11,16 @@ from torchrl.data import ReplayBuffer
 
 from eqr_torchrl.world_models import WorldModel
 
-#: Fewest real trajectories of a length that say something about it.
-_FEWEST = 10
+_FEWEST = 10  # real trajectories of a length that say something about it
 
 
 def predict_open_loop(
     world_model: WorldModel, observation: Tensor, actions: Tensor, noise: Iterator[Tensor] | None = None
 ) -> Iterator[Tensor]:
-    """Yields the observations ``[M, N, S]`` that each member predicts after 1, 2, ... given actions.
+    """Yields the observations ``[M, N, S]`` that each member predicts after 1, 2, ..., ``T`` actions ``[N, T, A]``.
 
-    Args:
-        world_model: ``M`` members.
-        observation: first states, in units of the environment, shape ``[N, S]``.
-        actions: shape ``[N, T, A]``.
-        noise: standard normal draws ``[M, N, D]`` of each step. Defaults to ``None``: means are followed.
+    From first states ``observation``, ``[N, S]``, with standard normal ``noise`` ``[M, N, D]`` of each step, or along
+    the means.
     """
     state = observation.expand(world_model.num_members, *observation.shape)
     for action in actions.unbind(1):
@@ -40,12 +36,12 @@ def open_loop_errors(
     """Median error after 1 to ``longest`` steps of open-loop prediction, in standard deviations of the observations.
 
     Every member predicts from every real state with the real actions that followed. An error is the root mean square
-    over entries; the median is that over starts and members.
+    over entries; the median is over starts and members.
 
     Args:
         world_model: members that have not been fitted to ``newest``.
-        newest: transitions in the order in which they came, batch size ``[n]``, with ``("next", "done")``. Trajectories
-            end where an episode does, and where an observation is not the next one of the transition before.
+        newest: transitions in their order, batch size ``[n]``, with ``("next", "done")``. Trajectories end where an
+            episode does, and where an observation is not the next one of the transition before.
         longest: most steps.
         scale: standard deviations of the observations, shape ``[S]``. Defaults to those of ``newest``.
 
@@ -89,13 +85,12 @@ def steps_within(errors: Tensor, threshold: float) -> int:
 
 
 def newest_transitions(replay: ReplayBuffer, count: int) -> TensorDictBase:
-    """The last ``count`` transitions, or as many as there are, in the order in which they came.
+    """The last ``count`` transitions, or as many as there are, in their order.
 
     Examples:
-        >>> from eqr_torchrl.imagination import make_replay_buffer
+        >>> from eqr_torchrl import make_replay_buffer
         >>> replay = make_replay_buffer(4)
-        >>> for number in range(6):
-        ...     _ = replay.extend(toy_batch(B=1).set("number", torch.full((1, 1), number)))
+        >>> _ = replay.extend(toy_batch(B=6).set("number", torch.arange(6).unsqueeze(-1)))
         >>> newest_transitions(replay, 3)["number"].flatten()
         tensor([3, 4, 5])
     """

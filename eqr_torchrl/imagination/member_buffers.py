@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -14,20 +15,17 @@ from eqr_torchrl.imagination.buffers import check_counts, make_model_buffer
 class MemberReplayBuffers:
     """A replay buffer for each of ``M`` members, and one of states from rollouts that belong to no member.
 
-    It replaces a model buffer: :func:`~eqr_torchrl.imagination.branched_rollout` extends it, and what it samples is
-    the batch of :class:`~eqr_torchrl.objectives.MemberwiseSACLoss`. The key ``"member"`` of a row selects the buffer:
-    ``0`` to ``M - 1`` go to the buffer of that member, and of those with ``-1`` the ``observation`` goes to the states.
+    :func:`~eqr_torchrl.imagination.branched_rollout` extends it like a model buffer, and it samples the batch of
+    :class:`~eqr_torchrl.objectives.MemberwiseSACLoss`. The key ``"member"`` of a transition selects the buffer: ``0``
+    to ``M - 1`` that of the member; of those with ``-1`` the ``observation`` goes to the states.
 
     Args:
         members: one TorchRL replay buffer for each member, with equal batch sizes.
         states: the buffer of the policy's states.
 
     Examples:
-        >>> from eqr_torchrl.imagination import make_member_buffers
         >>> buffers = make_member_buffers(600, num_members=2, batch_size=4)
-        >>> rows = toy_batch(B=9)
-        >>> rows["member"] = torch.tensor([0, 1, -1] * 3).unsqueeze(-1)
-        >>> buffers.extend(rows)
+        >>> buffers.extend(toy_batch(B=9).set("member", torch.tensor([0, 1, -1] * 3).unsqueeze(-1)))
         >>> batch = buffers.sample()
         >>> batch["observation"].shape, batch["members", "next", "reward"].shape
         (torch.Size([4, 3]), torch.Size([4, 2, 1]))
@@ -40,11 +38,11 @@ class MemberReplayBuffers:
 
     @property
     def state_parts(self) -> dict[str, ReplayBuffer]:
-        """The buffers by name, for :func:`~eqr_torchrl.lab.runs.capture_state`."""
+        """The buffers by name."""
         return {**{f"member_{i}": buffer for i, buffer in enumerate(self.members)}, "states": self.states}
 
     def __len__(self) -> int:
-        """Rows in all buffers."""
+        """Transitions in all buffers."""
         return sum(len(buffer) for buffer in self.state_parts.values())
 
     def extend(self, tensordict: TensorDictBase) -> None:
@@ -66,7 +64,7 @@ class MemberReplayBuffers:
             self.states.extend(without.select("observation"))
 
     def sample(self) -> TensorDict:
-        """Draws ``B`` rows from every buffer: ``observation`` of the states, and ``"members"`` of size ``[B, M]``."""
+        """Samples ``B`` of every buffer: ``observation`` of the states, and ``"members"`` of size ``[B, M]``."""
         empty = [name for name, buffer in self.state_parts.items() if not len(buffer)]
         if empty:
             raise RuntimeError(f"every buffer must hold rows before a batch is drawn: {', '.join(empty)} is empty.")
@@ -75,22 +73,13 @@ class MemberReplayBuffers:
         return TensorDict({"observation": states.get("observation"), "members": members}, states.batch_size)
 
 
-def make_member_buffers(
-    capacity: int,
-    *,
-    num_members: int,
-    batch_size: int = 256,
-    dtype: torch.dtype | str | None = None,
-    device=None,
-) -> MemberReplayBuffers:
+def make_member_buffers(capacity: int, *, num_members: int, **kwargs: Any) -> MemberReplayBuffers:
     """First-in, first-out buffers of imagined transitions, one for each member and one for the policy's states.
 
     Args:
         capacity: number of transitions kept in all ``M + 1`` buffers together, which share it evenly.
         num_members: members of the world model, ``M``.
-        batch_size: size of a sampled batch, ``B``.
-        dtype: floating type of the storage; see :func:`~eqr_torchrl.imagination.make_model_buffer`.
-        device: device of the storage. Defaults to the CPU.
+        **kwargs: ``batch_size``, ``dtype`` and ``device``, as for :func:`~eqr_torchrl.imagination.make_model_buffer`.
 
     Examples:
         >>> buffers = make_member_buffers(600, num_members=5, batch_size=4)
@@ -100,8 +89,5 @@ def make_member_buffers(
     check_counts(num_members=num_members)
     if capacity <= num_members:
         raise ValueError(f"capacity must be at least one row for each of {num_members + 1} buffers, got {capacity}.")
-    *members, states = [
-        make_model_buffer(capacity // (num_members + 1), batch_size=batch_size, dtype=dtype, device=device)
-        for _ in range(num_members + 1)
-    ]
+    *members, states = [make_model_buffer(capacity // (num_members + 1), **kwargs) for _ in range(num_members + 1)]
     return MemberReplayBuffers(members, states)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchrl.data import Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase, ModelBasedEnvBase
 
-from eqr_torchrl.functional._generator import drawn_from
+from eqr_torchrl.functional.gaussian import generator_kwargs
 from eqr_torchrl.imagination._user_functions import checked, checked_prediction
 from eqr_torchrl.imagination.terminations import TerminationFn
 from eqr_torchrl.world_models import WorldModel
@@ -31,24 +31,21 @@ class ModelBasedEnv(ModelBasedEnvBase):
     Args:
         world_model: posterior over MDPs.
         env: the real environment; its ``observation`` and ``action`` specs are taken over. It is never stepped.
-        termination_fn: end of an episode, see :data:`TerminationFn`; there is no default, since none is right
-            everywhere. ``None`` if, and only if, the world model predicts terminations: an end is then drawn with the
-            probability that the member states, as a next state is.
+        termination_fn: end of an episode, see :data:`TerminationFn`. ``None`` if, and only if, the world model predicts
+            terminations: an end is then drawn with the probability that the member predicts.
         reward_fn: maps observations ``[M, B, K, S]``, actions ``[M, B, K, A]`` and next observations ``[M, B, K, S]``
             to rewards ``[M, B, K, 1]``. Required if, and only if, the world model does not predict rewards.
         reward_bounds: smallest and largest reward, to which predicted rewards are clipped, if known.
         member: ``"fixed"`` or ``"resampled"``.
-        rows_per_member: ``B``, rows of every reset, step and rollout in each member.
+        rows_per_member: ``B``, rows of every reset, step and rollout.
         start_states: states ``[n, S]`` from which a reset without a given observation draws.
         generator: source of randomness, on any device: numbers are drawn there. Defaults to torch's global one.
 
     Examples:
-        >>> from eqr_torchrl.world_models import GaussianEnsemble
-        >>> from eqr_torchrl.imagination import never_terminates
-        >>> env = ModelBasedEnv(
-        ...     GaussianEnsemble(3, 1, num_members=5, num_cells=(8,)), toy_env(), termination_fn=never_terminates,
-        ...     rows_per_member=2, start_states=torch.zeros(1, 3),
-        ... )
+        >>> from eqr_torchrl import GaussianEnsemble, never_terminates
+        >>> model, start = GaussianEnsemble(3, 1, num_members=5, num_cells=(8,)), torch.zeros(1, 3)
+        >>> options = {"termination_fn": never_terminates, "rows_per_member": 2, "start_states": start}
+        >>> env = ModelBasedEnv(model, toy_env(), **options)
         >>> env.rollout(4, toy_actor()).batch_size
         torch.Size([5, 2, 4])
     """
@@ -73,7 +70,14 @@ class ModelBasedEnv(ModelBasedEnvBase):
         if rows_per_member < 1:
             raise ValueError(f"rows_per_member must be positive, got {rows_per_member}.")
         for what, function in (("reward", reward_fn), ("termination", termination_fn)):
-            _check_one_source(what, getattr(world_model, f"predicts_{what}"), function)
+            predicted = getattr(world_model, f"predicts_{what}")
+            if predicted == (function is not None):
+                needed, instead = ("must be None", "False") if predicted else ("is required", "True")
+                raise ValueError(
+                    f"{what}_fn {needed} for a world model with predicts_{what}={predicted}, got "
+                    f"{getattr(function, '__name__', function)}; or build the model with learn_{what}={instead} "
+                    f"(on a command line, world_model.learn_{what}={instead.lower()})."
+                )
         if reward_bounds is not None and not reward_bounds[0] < reward_bounds[1]:
             raise ValueError(f"reward_bounds must increase, got {tuple(reward_bounds)}.")
         size_of_state, action_spec = env.observation_spec["observation"].shape[-1], env.action_spec_unbatched
@@ -114,8 +118,8 @@ class ModelBasedEnv(ModelBasedEnvBase):
         .. math:: (s', r) = \mu_m(s, a) + \sigma_m(s, a) \epsilon
 
         Args:
-            observation: states, in environment units, shape ``[M, B, S]``.
-            action: actions, in environment units, shape ``[M, B, A]``.
+            observation: in units of the environment, shape ``[M, B, S]``.
+            action: in units of the environment, shape ``[M, B, A]``.
             noise: standard normal draws, shape ``[M, B, K, D]`` with the ``noise_dim`` of the world model.
 
         Returns:
@@ -126,17 +130,22 @@ class ModelBasedEnv(ModelBasedEnvBase):
         # what the user's functions get has the shape of the next observations, so that they may concatenate
         observation, action = (v.unsqueeze(2).expand(*sample.shape[:-1], v.shape[-1]) for v in (observation, action))
         next_observation, reward = sample.tensor_split([observation.shape[-1]], -1)
-        return next_observation, *self._outcome(observation, action, next_observation, reward)
+        if self.reward_fn is not None:
+            reward = checked("reward_fn", self.reward_fn, observation, action, next_observation)
+        if self.reward_bounds is not None:
+            reward = reward.clamp(*self.reward_bounds)
+        if self.termination_fn is not None:
+            return next_observation, reward, checked("termination_fn", self.termination_fn, next_observation, action)
+        rows = (value.flatten(1, 2) for value in (next_observation, action))
+        probability = self.world_model.termination_probability(*rows).view_as(reward)
+        chance = self.draw(torch.rand, probability.shape, dtype=probability.dtype)
+        return next_observation, reward, chance < probability
 
     def step_rows(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """One step of every row under the member rule, any number of rows in each member.
+        """One step of any number ``B`` of rows in each member, under the member rule.
 
-        Args:
-            observation: states, in environment units, shape ``[M, B, S]``.
-            action: actions, in environment units, shape ``[M, B, A]``.
-
-        Returns:
-            Next observations ``[M, B, S]``, rewards ``[M, B, 1]`` and terminations, bool ``[M, B, 1]``.
+        Takes observations ``[M, B, S]`` and actions ``[M, B, A]``, in units of the environment. Returns next
+        observations ``[M, B, S]``, rewards ``[M, B, 1]`` and terminations, bool ``[M, B, 1]``.
         """
         size, place = observation.shape[:2], None
         if self.member == "resampled":
@@ -150,26 +159,10 @@ class ModelBasedEnv(ModelBasedEnvBase):
     def draw(self, function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
         """Random numbers of ``torch.randn`` or its kind, drawn where the generator lives and moved to the model."""
         device = self.device if self.generator is None else self.generator.device
-        return function(*args, **kwargs, device=device, **drawn_from(self.generator)).to(self.device)
-
-    def _outcome(
-        self, observation: Tensor, action: Tensor, next_observation: Tensor, predicted_reward: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Reward and termination, each ``[M, B, K, 1]``."""
-        reward = predicted_reward
-        if self.reward_fn is not None:
-            reward = checked("reward_fn", self.reward_fn, observation, action, next_observation)
-        if self.reward_bounds is not None:
-            reward = reward.clamp(*self.reward_bounds)
-        if self.termination_fn is not None:
-            return reward, checked("termination_fn", self.termination_fn, next_observation, action)
-        rows = (value.flatten(1, 2) for value in (next_observation, action))
-        probability = self.world_model.termination_probability(*rows).view_as(reward)
-        return reward, self.draw(torch.rand, probability.shape, dtype=probability.dtype) < probability
+        return function(*args, **kwargs, device=device, **generator_kwargs(self.generator)).to(self.device)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDict:
-        observation, action = tensordict.get("observation"), tensordict.get("action")
-        next_observation, reward, terminated = self.step_rows(observation, action)
+        next_observation, reward, terminated = self.step_rows(tensordict.get("observation"), tensordict.get("action"))
         entries = {"observation": next_observation, "reward": reward, **_flags(terminated)}
         return TensorDict(entries, tensordict.batch_size, device=self.device)
 
@@ -177,9 +170,8 @@ class ModelBasedEnv(ModelBasedEnvBase):
         observation = None if tensordict is None else tensordict.get("observation", None)
         if observation is None:
             if self.start_states is None:
-                raise RuntimeError(
-                    "ModelBasedEnv.reset needs start_states, or a tensordict with an observation: got neither."
-                )
+                needed = "start_states, or a tensordict with an observation"
+                raise RuntimeError(f"ModelBasedEnv.reset needs {needed}: got neither.")
             observation = self.start_states[self.draw(torch.randint, len(self.start_states), self.batch_size)]
         flags = _flags(torch.zeros(*observation.shape[:-1], 1, dtype=torch.bool, device=self.device))
         return TensorDict({"observation": observation, **flags}, self.batch_size, device=self.device)
@@ -195,16 +187,6 @@ def check_model_env(model_env: Any) -> None:
         raise ValueError(
             f"model_env must be a ModelBasedEnv, got {type(model_env).__name__}: rollouts and successors would bypass "
             "transforms, so pass the environment inside and append transforms to the buffer."
-        )
-
-
-def _check_one_source(what: str, predicted: bool, function: Any) -> None:
-    if predicted == (function is not None):
-        needed, instead = ("must be None", "False") if predicted else ("is required", "True")
-        raise ValueError(
-            f"{what}_fn {needed} for a world model with predicts_{what}={predicted}, "
-            f"got {getattr(function, '__name__', function)}; or build the model with learn_{what}={instead} "
-            f"(on a command line, world_model.learn_{what}={instead.lower()})."
         )
 
 

@@ -14,20 +14,14 @@ from torchrl.data import ReplayBuffer
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from eqr_torchrl.functional.rarity import check_rare_threshold, rarity_weights
+from eqr_torchrl.functional import rarity_weights
 from eqr_torchrl.imagination.buffers import check_counts
 from eqr_torchrl.imagination.horizon import newest_transitions, open_loop_errors, steps_within
 from eqr_torchrl.imagination.model_based import ModelBasedEnv, check_model_env
 from eqr_torchrl.world_models import WorldModel
 
-TRANSITION_KEYS = (
-    "observation",
-    "action",
-    ("next", "observation"),
-    ("next", "reward"),
-    ("next", "terminated"),
-    ("next", "done"),
-)
+_NEXT_KEYS = ("observation", "reward", "terminated", "done")
+TRANSITION_KEYS = ("observation", "action", *(("next", key) for key in _NEXT_KEYS))
 
 
 @torch.no_grad()
@@ -47,30 +41,28 @@ def branched_rollout(
     r"""Rolls the policy out in every member, from states drawn with replacement, into the model buffer.
 
     Lines 9 to 12 of Algorithm 2 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_; branched rollouts are due
-    to `Janner et al. (2019) <https://arxiv.org/abs/1906.08253>`_. A row ends with the transition that terminates.
-    Transitions whose prediction is not finite are dropped with the rest of their row.
+    to `Janner et al. (2019) <https://arxiv.org/abs/1906.08253>`_. A rollout ends with the transition that terminates.
+    A transition whose prediction is not finite is dropped with the rest of its rollout.
 
     Args:
         model_env: the world model as an environment of ``M`` members.
         policy: writes ``action``; sampled, not its mode.
-        states: real states, in environment units, shape ``[n, S]``.
+        states: real states, in units of the environment, shape ``[n, S]``.
         model_buffer: where the transitions go.
-        num_starts: start states of each member. In ``"resampled"`` mode rows do not belong to a member, and the total
-            of ``M * num_starts`` rows counts.
+        num_starts: start states of each member. In ``"resampled"`` mode the total of ``M * num_starts`` counts.
         horizon: steps of each rollout, ``T``.
-        keys: what to store. A loss that draws its own successors reads ``("observation", "action")`` alone.
-            ``"member"``, int64, is available too: the member that a row stays in, or ``-1`` in ``"resampled"`` mode.
-        chunk_size: rows of each member that are simulated at once, which bounds the memory.
-        weights: how often each state is drawn, relative to the others, shape ``[n]``. Defaults to ``None``: uniformly.
-        stop_fn: maps observations ``[M, B, S]`` and actions ``[M, B, A]`` to bool ``[M, B, 1]``: a row ends with the
-            transition for which it is true, as a time limit would end it, without termination. Defaults to ``None``.
+        keys: what to store. A loss that draws its own successors reads ``("observation", "action")`` alone. There is
+            also ``"member"``, int64: the member of the rollout, or ``-1`` in ``"resampled"`` mode.
+        chunk_size: rollouts of each member that are simulated at once, which bounds the memory.
+        weights: how often each state is drawn, relative to the others, shape ``[n]``. Defaults to uniformly.
+        stop_fn: maps observations ``[M, B, S]`` and actions ``[M, B, A]`` to bool ``[M, B, 1]``: the rollout is
+            truncated after a transition for which it is true.
 
     Returns:
-        ``rows`` written, ``dropped`` rows that were not finite, and the mean ``reward`` of the written ones.
+        Transitions written, ``rows``, and ``dropped`` as not finite, and the mean ``reward`` of the written ones.
 
     Examples:
-        >>> from eqr_torchrl import GaussianEnsemble, ModelBasedEnv, make_model_buffer
-        >>> from eqr_torchrl.imagination import never_terminates
+        >>> from eqr_torchrl import GaussianEnsemble, ModelBasedEnv, make_model_buffer, never_terminates
         >>> model = GaussianEnsemble(3, 1, num_members=5, num_cells=(8,))
         >>> model_env = ModelBasedEnv(model, toy_env(), termination_fn=never_terminates)
         >>> buffer = make_model_buffer(1000)
@@ -84,20 +76,25 @@ def branched_rollout(
     if weights is not None and weights.shape != states.shape[:1]:
         raise ValueError(f"weights must be of shape [n], n = {len(states)}, got {tuple(weights.shape)}.")
     _check_keys(keys)
-    keys, num_members, device = list(keys), model_env.world_model.num_members, model_env.device
-    fixed = model_env.member == "fixed"
+    num_members, device, generator = model_env.world_model.num_members, model_env.device, model_env.generator
+    member = torch.arange(num_members, device=device)[:, None, None]
+    if model_env.member == "resampled":
+        member = torch.full_like(member, -1)
     rows, dropped, reward_sum = 0, 0, torch.zeros((), device=device, dtype=torch.float64)
     for begin in range(0, num_starts, chunk_size):
         size = (num_members, min(chunk_size, num_starts - begin))
-        observation = states[_draw_rows(model_env, len(states), weights, size).to(states.device)].to(device)
-        member = torch.arange(num_members, device=device) if fixed else torch.full((num_members,), -1, device=device)
-        member = member[:, None, None].expand(*size, 1)
+        if weights is None:
+            start = model_env.draw(torch.randint, len(states), size)
+        else:
+            weights = weights.to(device if generator is None else generator.device)
+            start = weights.multinomial(math.prod(size), True, generator=generator).view(size)
+        observation = states[start.to(states.device)].to(device)
         alive = torch.ones(size, dtype=torch.bool, device=device)
         for _ in range(horizon):
             with set_exploration_type(ExplorationType.RANDOM):
                 action = policy(TensorDict({"observation": observation}, size)).get("action")
             next_observation, reward, terminated = model_env.step_rows(observation, action)
-            values = (observation, action, next_observation, reward, terminated, terminated, member)
+            values = (observation, action, next_observation, reward, terminated, terminated, member.expand(*size, 1))
             step: dict[NestedKey, Tensor] = dict(zip((*TRANSITION_KEYS, "member"), values, strict=True))
             finite = torch.isfinite(next_observation.sum(-1) + reward.squeeze(-1))  # as each entry is; fewer passes
             stored = alive & finite
@@ -115,7 +112,7 @@ def branched_rollout(
                 alive = alive & ~stop_fn(observation, action).squeeze(-1)
             if not alive.any():
                 break
-            # rows that have ended continue from their last state, so that their predictions stay finite
+            # what has ended continues from its last state, so that predictions stay finite
             observation = torch.where(alive.unsqueeze(-1), next_observation, observation)
     return {"rows": rows, "dropped": dropped, "reward": float(reward_sum) / max(rows, 1)}
 
@@ -123,13 +120,13 @@ def branched_rollout(
 class BranchedRollouts:
     r"""The imagination of one algorithm: which rollouts fill D_model after each fit of the world model.
 
-    One call is a round: for every rule, :func:`branched_rollout` from real states into the model buffer. A rule is a
-    mapping of ``member`` (``"fixed"`` or ``"resampled"``, see :class:`ModelBasedEnv`) and ``starts`` (``"per_member"``:
-    every member gets all start states; ``"shared"``: they are divided among the members).
+    One call is a round: for every rule, :func:`branched_rollout` from real states into the model buffer. A rule maps
+    ``member`` to ``"fixed"`` or ``"resampled"`` (see :class:`ModelBasedEnv`) and ``starts`` to ``"per_member"`` (every
+    member gets all start states) or ``"shared"`` (they are divided among the members).
 
-    With a ``horizon_range``, the length of the rollouts follows from data: :meth:`adapt_horizon`, before each fit, asks
-    how many steps ahead the models predict what came since the last fit. Longer rollouts start from fewer states, so
-    that a round, and with it :attr:`capacity`, stays as large as with the constant ``horizon``.
+    With a ``horizon_range``, :meth:`adapt_horizon` sets the length of the rollouts to the number of steps that the
+    models predict well on what came since the last fit. Longer rollouts start from fewer states: a round, and with it
+    :attr:`capacity`, stays as large.
 
     Args:
         world_model: posterior over MDPs.
@@ -141,21 +138,24 @@ class BranchedRollouts:
         retained_rounds: rounds that D_model keeps; only :attr:`capacity` depends on it.
         horizon_range: fewest and most steps of a rollout, or ``"auto"``, which is 1 to 25. Defaults to ``None``: all
             have ``horizon`` steps, as published.
-        error_threshold: largest median error, in standard deviations of the observations, up to which models are
-            trusted; read with a ``horizon_range``.
-        rare_threshold: standard deviations of the reward beyond which rollouts start more often from a state
-            (:func:`~eqr_torchrl.functional.rarity_weights`). Defaults to ``None``: draws are uniform, as published.
-        keys: what is stored, see :func:`branched_rollout`.
-        chunk_size: rows of each member that are simulated at once.
+        error_threshold: median error, in standard deviations of the observations, up to which a step counts as
+            predicted well; read with a ``horizon_range``.
+        rare_threshold: standard deviations of the reward beyond which states are oversampled as starts
+            (:func:`~eqr_torchrl.functional.rarity_weights`). Defaults to ``None``: uniform draws, as published.
+        keys: see :func:`branched_rollout`.
+        chunk_size: see :func:`branched_rollout`.
         **options: further arguments of :class:`~eqr_torchrl.imagination.ModelBasedEnv`: ``termination_fn``, ...
 
+    Attributes:
+        model_env: the imagined environment of the first rule.
+        capacity: transitions of the retained rounds, the size of D_model.
+        stop_fn: of :func:`branched_rollout`; it may change with a fit.
+
     Examples:
-        >>> from eqr_torchrl.world_models import GaussianEnsemble
+        >>> from eqr_torchrl import GaussianEnsemble, never_terminates
         >>> model = GaussianEnsemble(3, 1, num_members=5, num_cells=(8,))
-        >>> from eqr_torchrl.imagination import never_terminates
-        >>> BranchedRollouts(
-        ...     model, toy_env(), horizon=2, starts_per_step=4, steps_per_round=10, termination_fn=never_terminates
-        ... ).capacity  # horizon x members x starts x rounds
+        >>> sizes = {"horizon": 2, "starts_per_step": 4, "steps_per_round": 10}
+        >>> BranchedRollouts(model, toy_env(), **sizes, termination_fn=never_terminates).capacity  # 2 x 5 x 40 x 10
         4000
     """
 
@@ -176,8 +176,8 @@ class BranchedRollouts:
         chunk_size: int = 4096,
         **options: Any,
     ) -> None:
-        check_counts(horizon=horizon, starts_per_step=starts_per_step, steps_per_round=steps_per_round)
-        check_counts(retained_rounds=retained_rounds, chunk_size=chunk_size)
+        counts = {"horizon": horizon, "starts_per_step": starts_per_step, "steps_per_round": steps_per_round}
+        check_counts(**counts, retained_rounds=retained_rounds, chunk_size=chunk_size)
         self.keys = [key if isinstance(key, str) else tuple(key) for key in keys]
         _check_keys(self.keys)
         if not rules:
@@ -189,10 +189,12 @@ class BranchedRollouts:
             self.horizon = min(max(horizon, self.horizon_range[0]), self.horizon_range[1])
         if not error_threshold > 0:
             raise ValueError(f"error_threshold must be positive, got {error_threshold}.")
-        self.error_threshold, self.rare_threshold = error_threshold, check_rare_threshold(rare_threshold)
-        self.steps_per_round, self.retained_rounds, self.chunk_size = steps_per_round, retained_rounds, chunk_size
-        self.stop_fn: Callable[[Tensor, Tensor], Tensor] | None = None  # of branched_rollout; may change with a fit
-        self.rollouts: list[tuple[ModelBasedEnv, int]] = []  # and transitions of each member in a round
+        if rare_threshold is not None and not rare_threshold > 0:
+            raise ValueError(f"rare_threshold must be positive or None, got {rare_threshold}.")
+        self.error_threshold, self.rare_threshold = error_threshold, rare_threshold
+        self.steps_per_round, self.chunk_size = steps_per_round, chunk_size
+        self.stop_fn: Callable[[Tensor, Tensor], Tensor] | None = None
+        self.rollouts: list[tuple[ModelBasedEnv, int]] = []  # with the transitions of each member in a round
         for rule in rules:
             if set(rule) != {"member", "starts"} or rule["starts"] not in ("per_member", "shared"):
                 needed = "{member: fixed|resampled, starts: per_member|shared}"
@@ -201,72 +203,42 @@ class BranchedRollouts:
             sharing = 1 if rule["starts"] == "per_member" else world_model.num_members
             starts = max(starts_per_step * steps_per_round // sharing, 1)
             self.rollouts.append((model_env, horizon * starts))
+        self.model_env = self.rollouts[0][0]
+        self.capacity = sum(count for _, count in self.rollouts) * world_model.num_members * retained_rounds
         if len({model_env.member for model_env, _ in self.rollouts}) < len(self.rollouts):
             raise ValueError(f"rules must have different members, got {[dict(rule) for rule in rules]}.")
-        transition = env.fake_tensordict().select(*(key for key in self.keys if key != "member"))
-        if "member" in self.keys:
-            transition.set("member", torch.zeros(1, dtype=torch.int64))
-        self.transition: TensorDictBase = transition
-
-    @property
-    def model_env(self) -> ModelBasedEnv:
-        """The imagined environment of the first rule."""
-        return self.rollouts[0][0]
-
-    @property
-    def capacity(self) -> int:
-        """Transitions of the retained rounds: the size of D_model."""
-        size = sum(count for _, count in self.rollouts) * self.model_env.world_model.num_members
-        return size * self.retained_rounds
+        member = {"member": torch.zeros(1, dtype=torch.int64)}
+        self.transition: TensorDictBase = env.fake_tensordict().update(member).select(*self.keys)
 
     def adapt_horizon(self, replay: ReplayBuffer) -> int:
-        """Sets, and returns, the steps of the next rollouts: as many as the newest transitions were foreseen.
+        """Sets, and returns, the steps of the next rollouts; without a ``horizon_range`` nothing changes.
 
-        Call it before a fit, with a buffer of which the models have seen all but the last ``steps_per_round``. Without
-        a ``horizon_range`` nothing changes.
+        Call it before a fit, with a buffer of which the models have seen all but the last ``steps_per_round``.
         """
         if self.horizon_range is not None:
-            shortest, longest = self.horizon_range
+            fewest, most = self.horizon_range
             scale = replay[:]["observation"].std(0, correction=0)
             newest = newest_transitions(replay, self.steps_per_round)
-            errors = open_loop_errors(self.model_env.world_model, newest, longest=longest, scale=scale)
-            self.horizon = max(steps_within(errors, self.error_threshold), shortest)
+            errors = open_loop_errors(self.model_env.world_model, newest, longest=most, scale=scale)
+            self.horizon = max(steps_within(errors, self.error_threshold), fewest)
         return self.horizon
 
     def __call__(
         self, policy: Callable[[TensorDictBase], TensorDictBase], data: TensorDictBase, model_buffer: ReplayBuffer
     ) -> dict[str, dict[str, float]]:
-        """Fills the model buffer with one round of rollouts.
+        """Fills the model buffer with one round of rollouts, from states of real transitions ``data``, size ``[n]``.
 
-        Args:
-            policy: writes ``action``; sampled, not its mode.
-            data: real transitions, in environment units, batch size ``[n]``: rollouts start from ``"observation"``, and
-                ``("next", "reward")`` is read with a ``rare_threshold``.
-            model_buffer: where the transitions go.
-
-        Returns:
-            For each rule, under the name of its member, what :func:`branched_rollout` returns, and the ``horizon``.
+        With a ``rare_threshold``, ``("next", "reward")`` is read too. Returns, for each rule, under the name of its
+        member, what :func:`branched_rollout` does, and the ``horizon``.
         """
-        options: dict[str, Any] = {"horizon": self.horizon, "keys": self.keys, "chunk_size": self.chunk_size}
-        options["stop_fn"] = self.stop_fn
-        if self.rare_threshold is not None:
-            options["weights"] = rarity_weights(data["next", "reward"], self.rare_threshold)
-        report = {}
+        states, rare, report = data["observation"], self.rare_threshold, {}
+        weights = None if rare is None else rarity_weights(data["next", "reward"], rare)
+        options = {"keys": self.keys, "chunk_size": self.chunk_size, "weights": weights, "stop_fn": self.stop_fn}
         for env, count in self.rollouts:
-            starts = max(count // self.horizon, 1)
-            written = branched_rollout(env, policy, data["observation"], model_buffer, num_starts=starts, **options)
+            sizes = {"num_starts": max(count // self.horizon, 1), "horizon": self.horizon}
+            written = branched_rollout(env, policy, states, model_buffer, **sizes, **options)
             report[env.member] = {**written, "horizon": self.horizon}
         return report
-
-
-def _draw_rows(model_env: ModelBasedEnv, num_rows: int, weights: Tensor | None, size: tuple[int, int]) -> Tensor:
-    if weights is None:
-        return model_env.draw(torch.randint, num_rows, size)
-
-    def multinomial(*, device, **source) -> Tensor:
-        return weights.to(device).multinomial(math.prod(size), replacement=True, **source).view(size)
-
-    return model_env.draw(multinomial)
 
 
 def _check_keys(keys: Sequence[NestedKey]) -> None:

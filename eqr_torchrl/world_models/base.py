@@ -17,10 +17,10 @@ class WorldModel(nn.Module, ABC):
     Args:
         observation_dim: number of entries of an observation, ``S``.
         num_members: number of members, ``M``.
-        predicts_reward: whether the last predicted entry is the reward. If not, the environment built on the model
+        predicts_reward: whether the last predicted entry is the reward; if not, the environment built on the model
             needs a reward function.
-        predicts_termination: whether :meth:`termination_probability` is there. If not, the environment built on the
-            model needs a termination function.
+        predicts_termination: whether there is a :meth:`termination_probability`; if not, the environment needs a
+            termination function.
 
     Examples:
         >>> class RandomDrift(WorldModel):
@@ -45,13 +45,12 @@ class WorldModel(nn.Module, ABC):
         for name, size in (("observation_dim", observation_dim), ("num_members", num_members)):
             if not isinstance(size, int) or size < 1:
                 raise ValueError(f"{name} must be a positive integer, got {size!r}.")
-        self.observation_dim = observation_dim
-        self.num_members = num_members
+        self.observation_dim, self.num_members = observation_dim, num_members
         self.predicts_reward, self.predicts_termination = predicts_reward, predicts_termination
 
     @property
     def noise_dim(self) -> int:
-        """Number of entries that are predicted, ``D``: ``S``, and one for the reward if the model predicts it."""
+        """Number of predicted entries, ``D``: ``S``, and one for the reward if the model predicts it."""
         return self.observation_dim + int(self.predicts_reward)
 
     @abstractmethod
@@ -59,22 +58,17 @@ class WorldModel(nn.Module, ABC):
         """Predicts the next observation, and the reward as last entry if ``predicts_reward``.
 
         Args:
-            observation: current observations, in units of the environment, shape ``[M, B, S]``. Row ``m`` goes to
-                member ``m``. It may be an expanded view, so it must not be written to.
-            action: actions, in units of the environment, shape ``[M, B, A]``.
+            observation: in units of the environment, shape ``[M, B, S]``; row ``m`` goes to member ``m``. It may be an
+                expanded view: do not write to it.
+            action: in units of the environment, shape ``[M, B, A]``.
 
         Returns:
             Mean and standard deviation of independent Gaussians, in units of the environment, each ``[M, B, D]``.
         """
 
     def termination_probability(self, next_observation: Tensor, action: Tensor) -> Tensor:
-        """Probability, in each member, that the episode ends with a transition; only for ``predicts_termination``.
+        """Probability ``[M, B, 1]`` that the episode ends with a transition; only for ``predicts_termination``.
 
-        Args:
-            next_observation: in units of the environment, shape ``[M, B, S]``.
-            action: in units of the environment, shape ``[M, B, A]``.
-
-        Returns:
-            Probabilities, shape ``[M, B, 1]``.
+        Takes next observations ``[M, B, S]`` and actions ``[M, B, A]``, in units of the environment.
         """
         raise NotImplementedError(f"{type(self).__name__} must define termination_probability.")

@@ -15,29 +15,21 @@ from eqr_torchrl.world_models.rows import Rows, mean_errors
 class EarlyStoppingFit(WorldModelFit):
     r"""Trains each member on its own bootstrap sample, until held-out data stop it, as in the paper's code.
 
-    Each call draws a new held-out split, the same for all members, and for each member a bootstrap sample of the rest
-    (bagging; section 4 of `Chua et al. (2018) <https://arxiv.org/abs/1805.12114>`_).
-
-    A member stops when its held-out squared error has not fallen by more than ``min_improvement``, relative to the
-    last such fall, for ``patience`` epochs. It then gets the weights of its lowest held-out error back, those of before
-    the fit if no epoch was better. (Keeping only weights that pass ``min_improvement`` would undo most late fits, which
-    gain less.) A fit takes as long as the member that stops last.
+    Each call draws a new hold-out split, the same for all members, and for each member a bootstrap sample of the rest
+    (bagging; section 4 of `Chua et al. (2018) <https://arxiv.org/abs/1805.12114>`_). A member stops when its held-out
+    squared error has not fallen by more than ``min_improvement``, relative to the last such fall, for ``patience``
+    epochs. It then gets the weights of its lowest held-out error back, those of before the fit if no epoch was better.
 
     Squared errors alone let a member whose mean is soon good enough stop before it has learned its noise. With
     ``min_likelihood_improvement`` a fall of the held-out likelihood loss counts as well, and the weights of the lowest
-    likelihood loss are kept. Held-out errors do not measure a rare row: what it teaches may be undone at each fit.
+    one are kept. Held-out errors hardly measure a rare transition: what it teaches may be undone at each fit.
 
     Args:
-        world_model: ensemble to fit.
-        lr: step size of Adam.
-        weight_decay: L2 penalty in Adam's gradient.
-        batch_size: rows of each member in one step. With fewer training rows, all of them make one batch.
-        variance_weight: :math:`\beta` of :meth:`GaussianEnsemble.loss`; 0 is plain likelihood, as published.
-        validation_fraction: fraction of the data that is held out, at least one row.
+        world_model, lr, weight_decay, batch_size, variance_weight: see :class:`FixedStepsFit`.
+        validation_fraction: fraction of the data that is held out, at least one transition.
         patience: epochs without improvement after which a member stops.
         min_improvement: smallest relative fall of the squared error that counts as improvement.
-        min_likelihood_improvement: smallest fall of the likelihood loss that counts as well, for instance 0.01, worth
-            as much as a hundredth of the squared error once the stated noise fits. Defaults to ``None``: none counts.
+        min_likelihood_improvement: smallest fall of the likelihood loss that counts as well, for instance 0.01.
         max_epochs: most epochs of any member. Defaults to no limit.
 
     Examples:
@@ -66,20 +58,21 @@ class EarlyStoppingFit(WorldModelFit):
         )
         if patience < 1:
             raise ValueError(f"patience must be positive, got {patience}.")
-        for name, value in (("validation_fraction", validation_fraction), ("min_improvement", min_improvement)):
-            if not 0 <= value < 1 or (name == "validation_fraction" and value == 0):
-                raise ValueError(f"{name} must be a fraction below 1, got {value}.")
-        if min_likelihood_improvement is not None and not min_likelihood_improvement >= 0:
-            raise ValueError(f"min_likelihood_improvement must not be negative, got {min_likelihood_improvement}.")
-        if max_epochs is not None and max_epochs < 0:
-            raise ValueError(f"max_epochs must not be negative, got {max_epochs}.")
+        if not 0 < validation_fraction < 1:
+            raise ValueError(f"validation_fraction must be a fraction above 0 and below 1, got {validation_fraction}.")
+        if not 0 <= min_improvement < 1:
+            raise ValueError(f"min_improvement must be a fraction below 1, got {min_improvement}.")
+        limits = {"min_likelihood_improvement": min_likelihood_improvement, "max_epochs": max_epochs}
+        for name, limit in limits.items():
+            if limit is not None and not limit >= 0:
+                raise ValueError(f"{name} must not be negative, got {limit}.")
         self.validation_fraction, self.patience, self.max_epochs = validation_fraction, patience, max_epochs
         self.min_improvement, self.min_likelihood_improvement = min_improvement, min_likelihood_improvement
 
     def _fit(self, rows: Rows, generator: torch.Generator | None, progress: Progress | None) -> dict[str, Any]:
         model, num_rows, num_members = self.world_model, rows.num_rows, self.world_model.num_members
         device = rows.targets.device
-        draw = {"generator": generator, "device": device if generator is None else generator.device}
+        draw: dict[str, Any] = {"generator": generator, "device": device if generator is None else generator.device}
         order = torch.randperm(num_rows, **draw).to(device)
         num_validation = min(max(1, int(self.validation_fraction * num_rows)), num_rows - 1)
         num_train = num_rows - num_validation
@@ -97,25 +90,18 @@ class EarlyStoppingFit(WorldModelFit):
                 for index in bootstrap[:, shuffle].split(self.batch_size, dim=1):
                     self._step(rows, index, ends, training.active)
                 improved = training.judge(epoch, mean_errors(model, rows, validation))
-                with torch.no_grad():
-                    for best, parameter in zip(best_weights, parameters, strict=True):
-                        best[improved] = parameter[improved]
+                for best, parameter in zip(best_weights, parameters, strict=True):
+                    best[improved] = parameter.detach()[improved]
                 if progress is not None:
                     name = "validation_nll" if training.by_likelihood else "validation_mse"  # on the networks' scale
                     progress({"epoch": epoch, name: list(training.best_score), "active_members": list(training.active)})
         finally:
-            with torch.no_grad():
-                for best, parameter in zip(best_weights, parameters, strict=True):
-                    parameter.copy_(best)
-        mse, nll = mean_errors(model, rows, validation, units=True)
-        return {
-            "epochs": epoch,
-            "member_epochs": training.member_epochs,
-            "validation_mse": mse.tolist(),
-            "validation_nll": nll.tolist(),
-            "train_rows": num_train,
-            "validation_rows": num_validation,
-        }
+            for best, parameter in zip(best_weights, parameters, strict=True):
+                parameter.data.copy_(best)
+        mse, nll = mean_errors(model, rows, validation, units=True).tolist()
+        counts = {"train_rows": num_train, "validation_rows": num_validation}
+        epochs = {"epochs": epoch, "member_epochs": training.member_epochs}
+        return {**epochs, "validation_mse": mse, "validation_nll": nll, **counts}
 
 
 class _Stopping:

@@ -11,8 +11,8 @@ def prediction_errors(mean: Tensor, scale: Tensor, target: Tensor) -> tuple[Tens
 
     .. math:: (\mu - y)^2, \quad z^2 = (\mu - y)^2 / \sigma^2, \quad z^2 + 2 \log \sigma
 
-    An entry that never changed in a fit is predicted without noise, :math:`\sigma = 0`, and has no density. It counts
-    nothing where it came as predicted, :math:`z^2 = 0` and a loss of 0, and is infinitely unlikely where it did not.
+    An entry that never changed in a fit is predicted without noise, :math:`\sigma = 0`. It counts nothing where it came
+    as predicted (:math:`z^2 = 0`, a loss of 0), and is infinitely unlikely where it did not.
 
     Args:
         mean: predicted means, shape ``[..., D]``.

@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from eqr_torchrl.networks._cpu import onednn_products
+from eqr_torchrl.networks._cpu import onednn_matmul
 from eqr_torchrl.world_models.gaussian import GaussianEnsemble
 from eqr_torchrl.world_models.rows import Rows
 from eqr_torchrl.world_models.termination import EndBatches
@@ -21,35 +21,20 @@ Progress = Callable[[dict[str, Any]], None]
 
 
 class WorldModelFit(ABC):
-    r"""Fits an ensemble repeatedly as data come in: weights and optimiser continue from the last fit.
+    """Fits an ensemble repeatedly as data come in: weights and optimiser continue from the last fit.
 
-    Each call recomputes the standardisation from all data. Subclasses decide on which rows, and for how long, each
-    member is trained: :class:`FixedStepsFit`, and :class:`EarlyStoppingFit` as published.
-
-    Args:
-        world_model: ensemble to fit.
-        lr: step size of Adam.
-        weight_decay: L2 penalty in Adam's gradient.
-        batch_size: rows of each member in one step. With fewer training rows, all of them make one batch.
-        variance_weight: :math:`\beta` of :meth:`GaussianEnsemble.loss`; 0 is plain likelihood.
+    Each call recomputes the standardisation from all data. Subclasses decide on which transitions, and for how long,
+    each member is trained: :class:`FixedStepsFit`, and :class:`EarlyStoppingFit` as published.
+    The arguments are those of :class:`FixedStepsFit`.
     """
 
     def __init__(
-        self,
-        world_model: GaussianEnsemble,
-        *,
-        lr: float,
-        weight_decay: float,
-        batch_size: int,
-        variance_weight: float,
+        self, world_model: GaussianEnsemble, *, lr: float, weight_decay: float, batch_size: int, variance_weight: float
     ) -> None:
         if not isinstance(world_model, GaussianEnsemble):
             raise ValueError(f"world_model must be a GaussianEnsemble, got {type(world_model).__name__}.")
         if batch_size < 1:
             raise ValueError(f"batch_size must be positive, got {batch_size}.")
-        for name, value in (("lr", lr), ("weight_decay", weight_decay)):
-            if not 0 <= value < float("inf"):
-                raise ValueError(f"{name} must be finite and not negative, got {value}.")
         if not 0 <= variance_weight <= 1:
             raise ValueError(f"variance_weight must be in [0, 1], got {variance_weight}.")
         self.world_model = world_model
@@ -57,13 +42,9 @@ class WorldModelFit(ABC):
         self.batch_size, self.variance_weight = batch_size, variance_weight
         self._scale_warned = False
 
-    @onednn_products()
+    @onednn_matmul()
     def __call__(
-        self,
-        data: TensorDictBase,
-        *,
-        generator: torch.Generator | None = None,
-        progress: Progress | None = None,
+        self, data: TensorDictBase, *, generator: torch.Generator | None = None, progress: Progress | None = None
     ) -> dict[str, Any]:
         """Fits the model to transitions.
 
@@ -75,47 +56,38 @@ class WorldModelFit(ABC):
             progress: called regularly with plain numbers, the progress of the fit.
 
         Returns:
-            Plain numbers. Errors of each member are means over rows and entries: ``..._mse`` in squared units of the
-            environment, ``..._nll`` in twice nats without the constant, entries that never changed left out;
+            Plain numbers. Errors of each member are means over transitions and entries: ``..._mse`` in squared units of
+            the environment, ``..._nll`` in twice nats without the constant, entries that never changed left out;
             ``train_rows`` and ``seconds``; and what a subclass adds.
-
-        Raises:
-            ValueError: if ``data`` lack a key, have another shape or fewer than two rows, or are not finite.
         """
         start = time.perf_counter()
-        if not isinstance(data, TensorDictBase):
-            data = data[:]
-        rows = Rows(self.world_model, data)
-        self._warn_of_scale(rows.targets)
+        rows = Rows(self.world_model, data if isinstance(data, TensorDictBase) else data[:])
+        if not (self.world_model.normalize_targets or self._scale_warned):
+            self._scale_warned = (spread := rows.targets.std(0).max().item()) >= 100
+            if self._scale_warned:
+                warnings.warn(
+                    f"targets must have standard deviations near 1 for a model with normalize_targets=False, got "
+                    f"{spread:.2g}: set normalize_targets=True, or scale the rewards.",
+                    stacklevel=3,  # outside of the decorator
+                )
         report = self._fit(rows, generator, progress)
         return {**report, "seconds": time.perf_counter() - start}
-
-    def _warn_of_scale(self, targets: Tensor) -> None:
-        """Warns once where targets in units of the environment are too large for the networks to learn."""
-        if self._scale_warned or self.world_model.normalize_targets or (spread := targets.std(0).max().item()) < 100:
-            return
-        self._scale_warned = True
-        warnings.warn(
-            f"targets must have deviations near 1 for a model with normalize_targets=False, got {spread:.2g}: set "
-            "normalize_targets=True, or scale the rewards.",
-            stacklevel=3,
-        )
 
     @abstractmethod
     def _fit(self, rows: Rows, generator: torch.Generator | None, progress: Progress | None) -> dict[str, Any]:
         """Trains the members and reports."""
 
     def _end_batches(self, rows: Rows, index: Tensor | slice, generator: torch.Generator | None) -> EndBatches | None:
-        """Batches for the networks of terminations, if there are any, from the rows at ``index``."""
+        """Batches for the networks of terminations, if there are any, from the transitions at ``index``."""
         if rows.ends is None or self.world_model.termination is None:
             return None
         inputs, ended = (value[index] for value in rows.ends)
-        return EndBatches(self.world_model.termination, inputs, ended, self.world_model.num_members, generator)
+        return EndBatches(self.world_model.termination, inputs, ended, generator)
 
     def _step(
         self, rows: Rows, index: Tensor, ends: EndBatches | None, members: list[int] | slice = slice(None)
     ) -> None:
-        """One gradient step of the given ``members`` on the rows at ``index``, shape ``[M, B]``."""
+        """One gradient step of the given ``members`` on the transitions at ``index``, shape ``[M, B]``."""
         losses = self.world_model.loss(*rows.take(index), variance_weight=self.variance_weight)
         if ends is not None:
             losses = losses + ends.loss(index.shape[1])
@@ -126,7 +98,7 @@ class WorldModelFit(ABC):
         self.optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """State of the optimiser; the weights are the model's own state."""
+        """State of the optimiser; the weights are state of the model."""
         return self.optimizer.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

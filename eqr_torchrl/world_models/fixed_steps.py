@@ -6,36 +6,33 @@ from typing import Any
 
 import torch
 
-from eqr_torchrl.functional.rarity import check_rare_threshold, rarity_weights
+from eqr_torchrl.functional import rarity_weights
 from eqr_torchrl.world_models.fit import Progress, WorldModelFit
 from eqr_torchrl.world_models.gaussian import GaussianEnsemble
 from eqr_torchrl.world_models.rows import Rows, mean_errors
 
-#: Rows on which errors are reported.
-_REPORTED_ROWS = 4096
+_REPORTED_ROWS = 4096  # on which errors are reported
 
 
 class FixedStepsFit(WorldModelFit):
-    r"""Trains each member for a fixed number of steps on its own bootstrap sample, and oversamples rare rows.
+    r"""Trains each member for a fixed number of steps on its own bootstrap sample, and oversamples rare targets.
 
-    Trains on all transitions: there is no validation split, and the cost of a fit does not grow with the data. The
-    bootstrap sample (bagging; section 4 of `Chua et al. (2018) <https://arxiv.org/abs/1805.12114>`_) is drawn anew in
-    each call, and lets members differ where data are scarce.
+    There is no validation split, and the cost of a fit does not grow with the data. The bootstrap sample (bagging;
+    section 4 of `Chua et al. (2018) <https://arxiv.org/abs/1805.12114>`_) is drawn anew in each call, and lets members
+    differ where data are scarce.
 
-    A reward seen once among thousands of zeros would be drawn once in a pass over the data, which is too seldom to
-    learn it. A row with a target more than ``rare_threshold`` standard deviations from its mean counts as often as it
-    exceeds the threshold (:func:`~eqr_torchrl.functional.rarity_weights`), in every member. Rows are weighed by their
-    targets alone: rare states are not oversampled.
+    A reward seen once among thousands of zeros would be drawn too seldom to be learned. A transition with a target more
+    than ``rare_threshold`` standard deviations from its mean counts as often as it exceeds the threshold
+    (:func:`~eqr_torchrl.functional.rarity_weights`), in every member. Rare states are not oversampled.
 
     Args:
         world_model: ensemble to fit.
         num_steps: gradient steps of each call.
         lr: step size of Adam.
         weight_decay: L2 penalty in Adam's gradient.
-        batch_size: rows of each member in one step. With fewer rows, each step draws as many as there are.
+        batch_size: transitions of each member in one step, or as many as there are.
         variance_weight: :math:`\beta` of :meth:`GaussianEnsemble.loss`; 0 is plain likelihood.
-        rare_threshold: standard deviations of a target beyond which a row is drawn more often. ``None`` draws all rows
-            alike.
+        rare_threshold: standard deviations of a target beyond which a transition is oversampled. ``None``: none is.
 
     Examples:
         >>> model = GaussianEnsemble(3, 1, num_members=2, num_cells=(8,))
@@ -60,21 +57,20 @@ class FixedStepsFit(WorldModelFit):
         )
         if num_steps < 1:
             raise ValueError(f"num_steps must be positive, got {num_steps}.")
-        self.num_steps, self.rare_threshold = num_steps, check_rare_threshold(rare_threshold)
+        if rare_threshold is not None and not rare_threshold > 0:
+            raise ValueError(f"rare_threshold must be positive or None, got {rare_threshold}.")
+        self.num_steps, self.rare_threshold = num_steps, rare_threshold
 
     def _fit(self, rows: Rows, generator: torch.Generator | None, progress: Progress | None) -> dict[str, Any]:
-        num_rows, num_members = rows.num_rows, self.world_model.num_members
-        device = rows.targets.device
-        draw = device if generator is None else generator.device
-        size = min(self.batch_size, num_rows)
+        num_rows, num_members, device = rows.num_rows, self.world_model.num_members, rows.targets.device
+        draw, size = device if generator is None else generator.device, min(self.batch_size, num_rows)
         weight = torch.ones(num_rows, device=draw)
         if self.rare_threshold is not None:
             weight = rarity_weights(rows.targets, self.rare_threshold).to(draw)
         sample = torch.randint(num_rows, (num_members, num_rows), generator=generator, device=draw)
-        copies = torch.zeros(num_members, num_rows, device=draw).scatter_add_(
-            1, sample, torch.ones(1, 1, device=draw).expand_as(sample)
-        )
-        chances = torch.where(weight > 1, weight, copies)  # rare rows are in every member's sample
+        ones = torch.ones(1, 1, device=draw).expand_as(sample)
+        copies = torch.zeros(num_members, num_rows, device=draw).scatter_add_(1, sample, ones)
+        chances = torch.where(weight > 1, weight, copies)  # rare targets are in every member's sample
         index = chances.multinomial(self.num_steps * size, replacement=True, generator=generator).to(device)
         ends = self._end_batches(rows, slice(None), generator)
         for step, batch in enumerate(index.split(size, dim=1), 1):

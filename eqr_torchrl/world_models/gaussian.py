@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -22,12 +22,8 @@ from eqr_torchrl.world_models.termination import TerminationNetwork
 #: Rows of each member that pass through the network at once on a CPU: the activations stay in its caches, and blocks
 #: are small enough for the allocator to keep, where larger ones cost a page fault for every 4 KiB.
 _CHUNK_ROWS = 256
-
-#: Rows of each member below which products in bfloat16 gain nothing.
-_FEW_ROWS = 64
-
-#: Standard deviation of a target, relative to its mean, below which it counts as constant.
-_SMALLEST_SPREAD = 1e-6
+_FEW_ROWS = 64  # of each member, below which matmuls in bfloat16 gain nothing
+_SMALLEST_SPREAD = 1e-6  # standard deviation of a target, relative to its mean, below which it counts as constant
 
 
 class GaussianEnsemble(WorldModel):
@@ -37,7 +33,7 @@ class GaussianEnsemble(WorldModel):
               \sigma_y^2\, \mathrm{diag}\, e^{\ell_m(x)}\big), \quad \sigma_y^2 = \mathrm{std}(y)^2 + b^2
 
     The probabilistic ensemble of `Chua et al. (2018) <https://arxiv.org/abs/1805.12114>`_ with the sizes of `Luis et
-    al. (2024) <https://arxiv.org/abs/2308.06590>`_. All members are evaluated by batched products, without a loop.
+    al. (2024) <https://arxiv.org/abs/2308.06590>`_, evaluated by batched matmuls.
 
     Inputs :math:`x` and targets are standardised, entry by entry, so that rewards of any size are learned alike. An
     entry that never changed is predicted as it was, without noise. The paper's code does not standardise targets
@@ -45,33 +41,30 @@ class GaussianEnsemble(WorldModel):
     the environment, and misses rewards much larger or smaller than 1.
 
     With a prior scale :math:`b > 0`, fixed random networks :math:`p_m` (:class:`RandomPrior`) make members disagree by
-    about :math:`b` where there are no data. The first fit fixes :math:`b` and the statistics by which the inputs of the
-    priors are standardised: in units of the environment a prior is one function for ever, whatever later fits see.
-
-    With ``learn_termination``, each member has a second, small network for the probability that an episode ends
-    (:class:`~eqr_torchrl.world_models.termination.TerminationNetwork`), and the environment needs no rule.
+    about :math:`b` where there are no data. The first fit fixes :math:`b` and the standardisation of their inputs: in
+    units of the environment a prior is one function for ever.
 
     Args:
         observation_dim: number of entries of an observation, ``S``.
         action_dim: number of entries of an action, ``A``.
         num_members: number of members, ``M``.
         num_cells: sizes of the hidden layers, each followed by a SiLU. The paper has 400 cells for the quadruped.
-        learn_reward: whether the reward is predicted, as last entry. If not, the environment built on the model needs a
+        learn_reward: whether the reward is predicted, as last entry; if not, the environment built on the model needs a
             reward function.
-        normalize_targets: whether the networks predict targets on the scale of the data, see above.
+        normalize_targets: whether targets are standardised.
         prior_scale: :math:`b` of the change of the observation, in standard deviations of its entries in the data of
             the first fit (of the first in which the entry changes).
         reward_prior_scale: :math:`b` of the reward, in units of the environment: how far a reward that was never seen
             may plausibly lie from those that were.
         log_var_bounds: bounds of the log-variance :math:`\ell`, on the networks' scale, softly enforced for any input.
-        learn_termination: whether members learn when episodes end, from ``("next", "terminated")`` of the data.
-        precision: format of products between hidden layers on a CPU, in :meth:`loss` and in :meth:`forward` without
+        learn_termination: whether a small second network of each member learns when episodes end, from
+            ``("next", "terminated")`` of the data; if not, the environment needs a termination function.
+        precision: format of matmuls between hidden layers on a CPU, in :meth:`loss` and in :meth:`forward` without
             gradient: ``"fp32"``, ``"bf16"``, or ``"auto"``, which is bfloat16 where the CPU has instructions for it.
-            Weights, their optimiser, inputs and outputs are in float32.
 
     Attributes:
-        target_mean: :math:`\bar y`, in units of the environment, shape ``[D]``; zero if not normalised.
-        target_scale: :math:`\sigma_y`, in units of the environment, shape ``[D]``; one if not normalised.
+        target_mean: :math:`\bar y`, in units of the environment, shape ``[D]``; zero if not standardised.
+        target_scale: :math:`\sigma_y`, likewise; one if not standardised.
 
     Examples:
         >>> model = GaussianEnsemble(3, 1, num_members=5, num_cells=(32, 32))
@@ -80,8 +73,6 @@ class GaussianEnsemble(WorldModel):
         (torch.Size([5, 4, 4]), torch.Size([5, 4, 4]))
     """
 
-    min_log_var: Tensor
-    max_log_var: Tensor
     target_mean: Tensor
     target_scale: Tensor
     prior_size: Tensor
@@ -102,24 +93,18 @@ class GaussianEnsemble(WorldModel):
         learn_termination: bool = False,
         precision: Precision = "auto",
     ) -> None:
-        super().__init__(
-            observation_dim,
-            num_members=num_members,
-            predicts_reward=learn_reward,
-            predicts_termination=learn_termination,
-        )
-        low, high = log_var_bounds
-        if not low < high:
-            raise ValueError(f"log_var_bounds must increase, got {(low, high)}.")
+        flags = {"predicts_reward": learn_reward, "predicts_termination": learn_termination}
+        super().__init__(observation_dim, num_members=num_members, **flags)
+        if not log_var_bounds[0] < log_var_bounds[1]:
+            raise ValueError(f"log_var_bounds must increase, got {tuple(log_var_bounds)}.")
         if action_dim < 1:
             raise ValueError(f"action_dim must be positive, got {action_dim}.")
         for name, value in (("prior_scale", prior_scale), ("reward_prior_scale", reward_prior_scale)):
             if not 0 <= value < float("inf"):
                 raise ValueError(f"{name} must be finite and not negative, got {value}.")
-        self.action_dim = action_dim
-        self.uses_bf16 = uses_bf16(precision)
-        self.normalize_targets = normalize_targets
-        self.prior_scale, self.reward_prior_scale = prior_scale, reward_prior_scale
+        self.action_dim, self.log_var_bounds, self.uses_bf16 = action_dim, tuple(log_var_bounds), uses_bf16(precision)
+        self.normalize_targets, self.prior_scale = normalize_targets, prior_scale
+        self.reward_prior_scale = reward_prior_scale
         num_inputs = observation_dim + action_dim
         self.normalizer = Normalizer(num_inputs)
         self.register_buffer("target_mean", torch.zeros(self.noise_dim))
@@ -127,22 +112,15 @@ class GaussianEnsemble(WorldModel):
         self.register_buffer("prior_size", torch.zeros(self.noise_dim))  # b in units of the environment; 0: not fixed
         self.register_buffer("prior_is_fixed", torch.tensor(False))
         sizes = [num_inputs, *num_cells, 2 * self.noise_dim]
-        self.layers = nn.ModuleList(
-            EnsembleLinear(num_members, size_in, size_out) for size_in, size_out in pairwise(sizes)
-        )
+        self.layers = nn.ModuleList(EnsembleLinear(num_members, a, b) for a, b in pairwise(sizes))
         has_prior = prior_scale > 0 or (learn_reward and reward_prior_scale > 0)
         self.prior = RandomPrior(num_members, num_inputs, self.noise_dim) if has_prior else None
         self.prior_normalizer = Normalizer(num_inputs) if has_prior else None
         self.termination = TerminationNetwork(num_members, num_inputs) if learn_termination else None
-        self.register_buffer("min_log_var", torch.full((self.noise_dim,), float(low)))
-        self.register_buffer("max_log_var", torch.full((self.noise_dim,), float(high)))
 
     @torch.no_grad()
     def update_statistics(self, inputs: Tensor, targets: Tensor) -> None:
-        """Replaces the statistics of inputs and targets; the first call fixes those of the prior.
-
-        Takes observations and actions, ``[n, S + A]``, and changes of the observation and rewards, ``[n, D]``.
-        """
+        """Replaces the statistics of inputs ``[n, S + A]`` and targets ``[n, D]``; the first ones fix the prior."""
         self.normalizer.update(inputs)
         # float64: float32 sums lose an entry's small spread around a large mean
         var, mean = torch.var_mean(targets.double(), 0, correction=min(1, len(targets) - 1))
@@ -176,7 +154,11 @@ class GaussianEnsemble(WorldModel):
         inputs = torch.cat([observation, action], -1)
         in_pieces = inputs.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
         pieces, layers = inputs.split(_CHUNK_ROWS, 1) if in_pieces else (inputs,), self._layers_for(inputs)
-        outputs = [self._distribution(piece, layers) for piece in pieces]
+        outputs = []
+        for piece in pieces:
+            mean, log_var = self.predict(self.normalizer(piece), layers)
+            delta = torch.addcmul(self.target_mean, self.target_scale, mean + self.scaled_prior(piece))
+            outputs.append((delta, (0.5 * log_var).exp() * self.target_scale))
         delta, scale = (torch.cat(values, 1) for values in zip(*outputs, strict=True))
         next_observation = observation + delta[..., : self.observation_dim]
         return torch.cat([next_observation, delta[..., self.observation_dim :]], -1), scale
@@ -188,46 +170,35 @@ class GaussianEnsemble(WorldModel):
         return self.termination(self.normalizer(torch.cat([next_observation, action], -1)))
 
     def _layers_for(self, inputs: Tensor) -> list[Any]:
-        """The layers as functions; products between hidden layers in bfloat16 where that is wanted and gains time."""
+        """The layers as functions; matmuls between hidden layers in bfloat16 where that is wanted and gains time."""
         layers: list[Any] = list(self.layers)
         large = inputs.device.type == "cpu" and inputs.shape[1] > _FEW_ROWS
         if self.uses_bf16 and large and layers[0].weight.dtype == torch.float32:
             layers[1:-1] = [layer.rounded() for layer in layers[1:-1]]
         return layers
 
-    def _distribution(self, inputs: Tensor, layers: Sequence[Callable[[Tensor], Tensor]]) -> tuple[Tensor, Tensor]:
-        """Mean change (and reward) and standard deviation, in units of the environment, at raw ``inputs``."""
-        mean, log_var = self._predict(self.normalizer(inputs), layers)
-        delta = torch.addcmul(self.target_mean, self.target_scale, mean + self.scaled_prior(inputs))
-        return delta, (0.5 * log_var).exp() * self.target_scale
-
-    def predict(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def predict(self, inputs: Tensor, layers: list[Any] | None = None) -> tuple[Tensor, Tensor]:
         """Means and log-variances of normalised targets without the prior, ``[M, B, D]``, at normalised inputs."""
-        return self._predict(inputs, list(self.layers))
-
-    def _predict(self, inputs: Tensor, layers: Sequence[Callable[[Tensor], Tensor]]) -> tuple[Tensor, Tensor]:
+        *hidden_layers, last = layers or self.layers
         hidden = inputs
-        for layer in layers[:-1]:
+        for layer in hidden_layers:
             hidden = silu(layer(hidden), inplace=not torch.is_grad_enabled())
-        mean, log_var = layers[-1](hidden.to(self.min_log_var.dtype)).chunk(2, -1)
-        return mean, soft_clamp(log_var, self.min_log_var, self.max_log_var)
+        mean, log_var = last(hidden.to(self.target_mean.dtype)).chunk(2, -1)
+        return mean, soft_clamp(log_var, *self.log_var_bounds)
 
     def loss(self, inputs: Tensor, targets: Tensor, *, variance_weight: float = 0.0) -> Tensor:
-        r"""Training loss of each member, twice the negative log-likelihood per entry up to a constant.
+        r"""Training loss of each member, ``[M]``: twice the mean negative log-likelihood of an entry up to a constant.
 
-        With a variance weight :math:`\beta`, each entry's likelihood counts :math:`\sigma^{2\beta}` times, without
-        gradient in the weight (eq. 5 of `Seitzer et al. (2022) <https://arxiv.org/abs/2203.09168>`_). Plain likelihood
-        weighs squared errors by :math:`\sigma^{-2}`, so that what is predicted worst is learned last.
+        Plain likelihood weighs squared errors by :math:`\sigma^{-2}`, so that what is predicted worst is learned last.
+        With :math:`\beta > 0`, each entry's likelihood is weighed by :math:`\sigma^{2\beta}`, without gradient in the
+        weight (eq. 5 of `Seitzer et al. (2022) <https://arxiv.org/abs/2203.09168>`_).
 
         Args:
             inputs: normalised observations and actions, shape ``[M, B, S + A]``.
             targets: normalised targets, less the prior of the member, shape ``[M, B, D]``.
             variance_weight: :math:`\beta`, in ``[0, 1]``; 0 is the likelihood, 1 weighs squared errors evenly.
-
-        Returns:
-            One loss per member, shape ``[M]``, each averaged over rows and entries.
         """
-        mean, log_var = self._predict(inputs, self._layers_for(inputs))
+        mean, log_var = self.predict(inputs, self._layers_for(inputs))
         nll = gaussian_nll(mean, log_var, targets)
         if variance_weight:
             nll = nll * (variance_weight * log_var.detach()).exp()
@@ -246,13 +217,10 @@ def make_world_model(
 
     Args:
         env: environment with a vector ``observation``, shape ``[S]``, and a vector ``action``, shape ``[A]``.
-        reward_prior_share: ``reward_prior_scale`` in ranges of the reward, which ``reward_bounds`` state: one setting
-            for tasks whose rewards differ in size. Defaults to ``None``: ``reward_prior_scale`` counts.
+        reward_prior_share: ``reward_prior_scale`` as a share of the range of ``reward_bounds``: one setting for tasks
+            whose rewards differ in size. Defaults to ``None``: ``reward_prior_scale`` counts.
         reward_bounds: smallest and largest reward of a step, if known.
         **kwargs: further arguments of :class:`GaussianEnsemble`.
-
-    Returns:
-        An untrained world model.
 
     Examples:
         >>> make_world_model(toy_env(), num_members=2, num_cells=(8,)).noise_dim

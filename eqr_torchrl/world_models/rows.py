@@ -1,4 +1,4 @@
-"""Transitions of a replay buffer as the rows that a world model is fitted to."""
+"""Transitions as the rows of numbers that a world model is fitted to."""
 
 from __future__ import annotations
 
@@ -10,33 +10,25 @@ from torch import Tensor
 from eqr_torchrl.world_models.errors import prediction_errors
 from eqr_torchrl.world_models.gaussian import GaussianEnsemble
 
-#: Rows of each member that are evaluated at once.
-_EVALUATION_ROWS = 4096
+_EVALUATION_ROWS = 4096  # of each member at once
 
 
 class Rows:
     """Normalised inputs and targets of each member, the prior of the member subtracted from its targets.
 
-    Args:
-        world_model: the ensemble, whose statistics become those of the data.
-        data: transitions, batch size ``[n]``, as :class:`WorldModelFit` takes them.
+    Replaces the statistics of the world model by those of the data.
 
     Attributes:
         targets: changes of the observation, and rewards, in units of the environment, shape ``[n, D]``.
-        ends: normalised next observations and actions, shape ``[n, S + A]``, and whether the episode ended, bool, shape
-            ``[n]``; ``None`` if the model does not learn terminations.
+        ends: normalised next observations and actions, ``[n, S + A]``, and whether the episode ended, bool, ``[n]``;
+            ``None`` if the model does not learn terminations.
     """
 
     def __init__(self, world_model: GaussianEnsemble, data: TensorDictBase) -> None:
         size, reference = world_model.observation_dim, world_model.normalizer.mean
-        observation, action, next_observation = (
-            _column(data, key, width, reference)
-            for key, width in (
-                ("observation", size),
-                ("action", world_model.action_dim),
-                (("next", "observation"), size),
-            )
-        )
+        observation = _column(data, "observation", size, reference)
+        action = _column(data, "action", world_model.action_dim, reference)
+        next_observation = _column(data, ("next", "observation"), size, reference)
         targets = [next_observation - observation]
         if world_model.predicts_reward:
             targets.append(_column(data, ("next", "reward"), 1, reference))
@@ -65,7 +57,7 @@ class Rows:
 
 @torch.no_grad()
 def mean_errors(world_model: GaussianEnsemble, rows: Rows, index: Tensor, *, units: bool = False) -> Tensor:
-    """Squared error and likelihood loss of each member at ``index``, ``[2, M]``, mean over rows and entries.
+    """Squared error and likelihood loss of each member, ``[2, M]``, mean over the transitions at ``index`` and entries.
 
     On the networks' scale, or in units of the environment. Entries that never changed are left out of the likelihood.
     """

@@ -15,16 +15,13 @@ from eqr_torchrl.networks.ensemble import EnsembleLinear
 class TerminationNetwork(nn.Module):
     r"""``M`` networks for the probability that an episode ends, given the next observation and the action.
 
-    Ends are rare, so the networks are trained on as many ends as other transitions. Their log-odds :math:`\ell` are
-    then too large by a constant that is known, and which predictions subtract (`King and Zeng (2001)
-    <https://doi.org/10.1093/oxfordjournals.pan.a004868>`_): probabilities are those of the data, not of the batches.
+    Ends are rare, so the networks are trained on as many ends as other transitions. Predictions subtract the constant
+    by which the log-odds :math:`\ell` are then too large (`King and Zeng (2001)
+    <https://doi.org/10.1093/oxfordjournals.pan.a004868>`_).
 
     .. math:: p_m(x) = \mathrm{sigmoid}\big(\ell_m(x) - \log (n_\text{others} / n_\text{ends})\big)
 
-    Args:
-        num_members: number of networks, ``M``.
-        num_inputs: size of an input, ``S + A``.
-        num_cells: sizes of the hidden layers.
+    Each has hidden layers of ``num_cells``.
     """
 
     log_imbalance: Tensor
@@ -49,25 +46,16 @@ class TerminationNetwork(nn.Module):
 class EndBatches:
     """Batches of as many ends as other transitions; each member draws from bootstrap samples of both.
 
-    Args:
-        network: whose ``log_imbalance`` becomes that of the rows.
-        inputs: normalised next observations and actions, shape ``[n, S + A]``.
-        ended: whether the episode ended with the transition, bool, shape ``[n]``.
-        num_members: number of members, ``M``.
-        generator: source of randomness.
+    Takes normalised next observations and actions, ``[n, S + A]``, and whether the episode ``ended``, bool ``[n]``;
+    sets the ``log_imbalance`` of the network.
     """
 
     def __init__(
-        self,
-        network: TerminationNetwork,
-        inputs: Tensor,
-        ended: Tensor,
-        num_members: int,
-        generator: torch.Generator | None,
+        self, network: TerminationNetwork, inputs: Tensor, ended: Tensor, generator: torch.Generator | None
     ) -> None:
         self.network, self.inputs, self.generator = network, inputs, generator
         groups = ended.nonzero().squeeze(-1), (~ended).nonzero().squeeze(-1)
-        self.num_ends = len(groups[0])
+        self.num_ends, num_members = len(groups[0]), len(network.layers[0].weight)
         network.log_imbalance.fill_(len(groups[1])).div_(self.num_ends).log_()  # without ends infinite
         self.groups = [g[self._draw(len(g), (num_members, len(g)))] for g in groups] if all(map(len, groups)) else []
 

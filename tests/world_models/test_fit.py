@@ -293,8 +293,8 @@ def test_unusable_data_are_named(data, message):
         ({"min_likelihood_improvement": -0.1}, "min_likelihood_improvement must not be negative"),
         ({"variance_weight": 1.5}, "variance_weight must be in .0, 1., got 1.5"),
         ({"max_epochs": -1}, "max_epochs must not be negative, got -1"),
-        ({"lr": float("nan")}, "lr must be finite and not negative, got nan"),
-        ({"weight_decay": -1.0}, "weight_decay must be finite and not negative, got -1.0"),
+        ({"lr": float("nan")}, "Invalid learning rate: nan"),
+        ({"weight_decay": -1.0}, "Invalid weight_decay value: -1.0"),
     ],
 )
 def test_bad_settings_are_named(kwargs, message):

@@ -103,6 +103,6 @@ def test_a_goal_seen_once_is_learned_and_kept_and_costs_the_rest_little():
 def test_rewards_that_the_published_form_cannot_learn_are_named_once():
     fit = FixedStepsFit(GaussianEnsemble(3, 1, num_members=2, num_cells=(8,), normalize_targets=False), num_steps=1)
     data = transitions(50, reward_scale=10_000.0)
-    with pytest.warns(UserWarning, match=r"deviations near 1 .* got .*e\+03: set normalize_targets=True"):
+    with pytest.warns(UserWarning, match=r"standard deviations near 1 .* got .*e\+03: set normalize_targets=True"):
         fit(data)
     fit(data)  # a second warning would fail here

@@ -274,7 +274,8 @@ def _load_run(folder: Path, checkpoint: Path) -> Agent:
             TensorDict.from_module(network).data.update_(parameters)
     world_model = instantiate(settings["world_model"], space).eval() if "world_model" in parts else None
     if world_model is not None:
-        world_model.load_state_dict(parts["world_model"])
+        saved_model = {k: v for k, v in parts["world_model"].items() if k not in ("min_log_var", "max_log_var")}
+        world_model.load_state_dict(saved_model)
     return Agent(folder, settings, saved["space"], saved["step"], actor.eval(), None, critics, loss.eval(), world_model)
 
 

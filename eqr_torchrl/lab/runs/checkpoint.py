@@ -280,9 +280,9 @@ def _restore(name: str, part: Any, saved: Any) -> None:
 
 
 def _coefficients(part: nn.Module) -> set[str]:
-    """Names, in the state of a loss, of the scalars that it was constructed with."""
+    """Names, in the state of a loss or a model, of the scalars that it was constructed with."""
     if not isinstance(part, LossModule):
-        return set()
+        return {"min_log_var", "max_log_var"}  # of a world model; older checkpoints hold them
     names = {*getattr(type(part), "_all_schedulable_buffers", ()), *part._buffers, "target_entropy", "_target_entropy"}
     estimator = getattr(part, "_value_estimator", None)
     names |= {f"_value_estimator.{name}" for name in getattr(estimator, "_buffers", ())}

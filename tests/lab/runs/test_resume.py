@@ -96,6 +96,20 @@ def test_another_first_temperature_cannot_take_effect_and_is_refused():
     assert fixed.log_alpha.exp().item() == pytest.approx(0.5)
 
 
+def test_the_bounds_of_the_noise_are_those_of_the_resumed_run():
+    def model(bounds):
+        return GaussianEnsemble(2, 1, num_members=2, num_cells=[4], log_var_bounds=bounds)
+
+    x, narrow = torch.zeros(2, 1, 3), model((-4.0, -3.0))
+    saved = capture_state(model=model((-10.0, 0.5)))
+    saved["model"]["min_log_var"] = torch.full((3,), -10.0)  # as older checkpoints hold them
+    saved["model"]["max_log_var"] = torch.full((3,), 0.5)
+    restore_state(saved, model=narrow)
+    with torch.no_grad():
+        scale = narrow(x[..., :2], x[..., 2:])[1]
+    assert (scale.log() * 2 > -4.0).all() and (scale.log() * 2 < -2.6).all()  # softly: -3 and what softplus(-1) adds
+
+
 def test_the_rate_of_a_fit_is_that_of_the_resumed_run():
     def make(rate):
         return FixedStepsFit(GaussianEnsemble(2, 1, num_members=2, num_cells=[4]), lr=rate)
