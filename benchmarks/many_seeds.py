@@ -15,7 +15,7 @@ from _timing import parse_arguments, print_json, print_table, time_alternately
 from torch import Tensor, nn
 
 from eqr_torchrl import functional as F
-from eqr_torchrl.networks._cpu import onednn_products, uses_bf16
+from eqr_torchrl.networks._cpu import onednn_matmul, uses_bf16
 from eqr_torchrl.networks.ensemble import EnsembleLinear
 from eqr_torchrl.networks.layers import Tanh
 from eqr_torchrl.utility import OptimisticUtility
@@ -77,7 +77,7 @@ def make_stacked(S: int, *, members: bool, states: int, actions: int, B: int, K:
             drawn[..., -1], ended, values, log_prob.view(S, B, M, K), gamma=GAMMA, alpha=log_alpha.exp()[:, :, None]
         )
 
-    @onednn_products()
+    @onednn_matmul()
     def update() -> None:
         atoms = target()
         values = critic(torch.cat([observation, action], -1))

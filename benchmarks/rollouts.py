@@ -14,7 +14,7 @@ from _timing import parse_arguments, print_json, print_table, time_alternately
 
 from eqr_torchrl import GaussianEnsemble, ModelBasedEnv, branched_rollout, make_actor, make_model_buffer
 from eqr_torchrl.imagination import never_terminates
-from eqr_torchrl.networks._cpu import onednn_products
+from eqr_torchrl.networks._cpu import onednn_matmul
 from eqr_torchrl.testing import toy_env
 
 S, A, M, STARTS, HORIZON = 24, 6, 5, 8192, 5
@@ -43,7 +43,7 @@ def main() -> None:
             torch.mm(left, right)
 
     def onednn_product() -> None:
-        with onednn_products():
+        with onednn_matmul():
             product()
 
     def roll(member: Literal["fixed", "resampled"]):

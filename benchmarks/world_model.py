@@ -13,7 +13,7 @@ from _timing import parse_arguments, print_json, print_table, sample_alternately
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from eqr_torchrl.networks._cpu import onednn_products
+from eqr_torchrl.networks._cpu import onednn_matmul
 from eqr_torchrl.world_models import FixedStepsFit, GaussianEnsemble
 from eqr_torchrl.world_models.rows import Rows
 
@@ -105,12 +105,12 @@ def main() -> None:
             literal.step(batch[..., : S + A], batch[..., S + A :])
 
     def ensemble_steps() -> None:
-        with onednn_products():  # as in a fit
+        with onednn_matmul():  # as in a fit
             for chunk in index.split(B, 1):
                 fit._step(rows, chunk, None)
 
     def predict() -> None:
-        with torch.no_grad(), onednn_products():  # as in rollouts and updates
+        with torch.no_grad(), onednn_matmul():  # as in rollouts and updates
             model(observation, action)
 
     def product() -> None:
@@ -118,7 +118,7 @@ def main() -> None:
             torch.mm(left, right)
 
     def onednn_product() -> None:
-        with onednn_products():
+        with onednn_matmul():
             product()
 
     samples = sample_alternately(

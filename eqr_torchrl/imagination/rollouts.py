@@ -20,8 +20,8 @@ from eqr_torchrl.imagination.horizon import newest_transitions, open_loop_errors
 from eqr_torchrl.imagination.model_based import ModelBasedEnv, check_model_env
 from eqr_torchrl.world_models import WorldModel
 
-_NEXT_KEYS = ("observation", "reward", "terminated", "done")
-TRANSITION_KEYS = ("observation", "action", *(("next", key) for key in _NEXT_KEYS))
+_NEXT = tuple(("next", key) for key in ("observation", "reward", "terminated", "done"))
+TRANSITION_KEYS = ("observation", "action", *_NEXT)
 
 
 @torch.no_grad()

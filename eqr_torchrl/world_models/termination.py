@@ -55,7 +55,7 @@ class EndBatches:
     ) -> None:
         self.network, self.inputs, self.generator = network, inputs, generator
         groups = ended.nonzero().squeeze(-1), (~ended).nonzero().squeeze(-1)
-        self.num_ends, num_members = len(groups[0]), len(network.layers[0].weight)
+        self.num_ends, num_members = len(groups[0]), len(next(network.parameters()))
         network.log_imbalance.fill_(len(groups[1])).div_(self.num_ends).log_()  # without ends infinite
         self.groups = [g[self._draw(len(g), (num_members, len(g)))] for g in groups] if all(map(len, groups)) else []
 
