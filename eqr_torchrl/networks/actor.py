@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
@@ -43,6 +44,27 @@ class GaussianHead(nn.Module):
         return loc, log_std.clamp(self.low, self.high).exp()
 
 
+def action_bounds(spec: Any) -> tuple[Tensor, Tensor] | None:
+    """Bounds ``[A]`` of a continuous action, ``None`` if there are no finite ones or they are equal."""
+    space = getattr(spec, "space", None)
+    low, high = getattr(space, "low", None), getattr(space, "high", None)
+    # the range of an unbounded spec of TorchRL, whose bounds are the largest numbers, overflows
+    if low is None or high is None or not ((high > low) & (high - low).isfinite()).all():
+        return None
+    return low.float(), high.float()
+
+
+def log_half_range(spec: Any) -> float:
+    """Sum of the log half-ranges of a bounded action: its entropy minus that of the same action in [-1, 1]; else 0.
+
+    Examples:
+        >>> log_half_range(toy_env().action_spec)
+        0.0
+    """
+    bounds = action_bounds(spec)
+    return 0.0 if bounds is None else ((bounds[1] - bounds[0]) / 2).log().sum().item()
+
+
 def make_actor(
     env: EnvBase,
     *,
@@ -70,10 +92,10 @@ def make_actor(
         torch.Size([1])
     """
     spec = env.action_spec_unbatched
-    space = getattr(spec, "space", None)
-    low, high = getattr(space, "low", None), getattr(space, "high", None)
-    # the range of an unbounded spec of TorchRL, whose bounds are the largest numbers, overflows
-    if low is None or high is None or not ((high > low) & (high - low).isfinite()).all():
+    bounds = action_bounds(spec)
+    if bounds is None:
+        space = getattr(spec, "space", None)
+        low, high = getattr(space, "low", None), getattr(space, "high", None)
         found = type(spec).__name__ if low is None or high is None else f"{low.tolist()} to {high.tolist()}"
         raise ValueError(f"env must have a continuous action with finite bounds, low below high: got {found}.")
     sizes = env.observation_spec["observation"].shape[-1], num_cells, 2 * spec.shape[-1]
@@ -83,6 +105,6 @@ def make_actor(
         in_keys=["loc", "scale"],
         spec=spec,
         distribution_class=TanhNormal,
-        distribution_kwargs={"low": low.float(), "high": high.float(), "event_dims": 1},
+        distribution_kwargs={"low": bounds[0], "high": bounds[1], "event_dims": 1},
         default_interaction_type=ExplorationType.RANDOM,
     )

@@ -42,7 +42,7 @@ class Tanh(nn.Module):
     def forward(self, value: Tensor) -> Tensor:
         """The hyperbolic tangent of each entry."""
         # compiled code does not call MKL for tanh
-        if value.device.type != "cpu" or (mkl_uses_avx512() and not torch.compiler.is_compiling()):
+        if value.device.type != "cpu" or (not torch.compiler.is_compiling() and mkl_uses_avx512()):
             return torch.tanh(value)
         return torch.sigmoid(2 * value) * 2 - 1
 

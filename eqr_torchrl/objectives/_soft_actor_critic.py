@@ -20,6 +20,7 @@ from torchrl.modules.distributions.utils import rsample_and_log_prob
 from torchrl.objectives import LossModule
 from torchrl.objectives.utils import ValueEstimators, default_value_kwargs
 
+from eqr_torchrl.networks.actor import log_half_range
 from eqr_torchrl.objectives._calls import StackedCritics, bound, policy_distribution, policy_steps
 from eqr_torchrl.utility import MeanUtility
 
@@ -44,13 +45,17 @@ class SoftActorCriticLoss(LossModule):
         min_alpha: smallest temperature. Defaults to ``None``: no bound.
         max_alpha: largest temperature. Defaults to ``None``: no bound.
         fixed_alpha: whether the temperature stays at ``alpha_init``. Defaults to ``False``.
-        target_entropy: in nats. Defaults to ``"auto"``: minus the action dimension.
-        action_spec: spec of the action, where the policy has none and ``target_entropy="auto"``. Defaults to ``None``.
+        target_entropy: in nats of the action in units of the environment. Defaults to ``"auto"``: that of ``-1`` for
+            each entry of the action in [-1, 1], which is minus the action dimension plus the sum of log half-ranges.
+        action_spec: spec of the action, where the policy has none. Defaults to ``None``.
         delay_qvalue: whether targets use parameters that a ``SoftUpdate`` or ``HardUpdate`` moves. Defaults to
             ``True``.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``, over the batch. Defaults to ``None``: the mean.
         target_inference: maps policy and critics to the modules that compute targets, without gradient and with the
             same parameters, such as :func:`~eqr_torchrl.networks.fast_inference`. Defaults to ``None``: themselves.
+
+    The bonus that values contain is ``alpha`` times the entropy of the action in [-1, 1], where its bounds are known:
+    values, the policy and the temperature do not depend on the unit of the action.
 
     ``priority_weight`` of a batch weighs its losses, a validity mask of TorchRL leaves elements out, and
     ``steps_to_next_obs``, as :class:`~torchrl.envs.MultiStepTransform` writes it, makes the discount
@@ -154,9 +159,14 @@ class SoftActorCriticLoss(LossModule):
         self.register_coeff_buffer("gamma", default_value_kwargs(ValueEstimators.TD0)["gamma"], device=device)
         action_keys = getattr(actor_network, "dist_sample_keys", None) or ["action"]
         self.set_keys(action=action_keys[0])
+        spec = _leaf_spec(
+            action_spec if action_spec is not None else getattr(actor_network, "spec", None), self.tensor_keys.action
+        )
+        self._log_half_range = log_half_range(spec)
         if target_entropy == "auto":
-            spec = action_spec if action_spec is not None else getattr(actor_network, "spec", None)
-            target_entropy = -float(_action_size(spec, self.tensor_keys.action))
+            if spec is None:
+                raise ValueError('target_entropy="auto" needs the size of the action: give action_spec or a number.')
+            target_entropy = self._log_half_range - spec.shape[-1]
         self.register_coeff_buffer("target_entropy", target_entropy, device=device)
         self.utility = MeanUtility() if utility is None else utility
 
@@ -281,7 +291,7 @@ class SoftActorCriticLoss(LossModule):
             raise RuntimeError(
                 f"utility must map values [..., N] to [...], here {tuple(log_prob.shape)}: {name} gave {came}."
             )
-        loss = self._alpha * log_prob - value
+        loss = self._alpha * (log_prob + self._log_half_range) - value
         loss = self._reduce_loss(loss, tensordict=tensordict, weights=self._maybe_get_priority_weight(tensordict))
         return loss, {"log_prob": log_prob.detach()}
 
@@ -435,9 +445,7 @@ def _with_new_weights(critic: Any, count: int) -> Any:
     return new
 
 
-def _action_size(spec, action_key: NestedKey) -> int:
+def _leaf_spec(spec: Any, action_key: NestedKey) -> Any:
     if spec is not None and hasattr(spec, "keys"):
-        spec = spec[action_key] if action_key in spec.keys(True, True) else None
-    if spec is None:
-        raise ValueError('target_entropy="auto" needs the size of the action: give action_spec or a number.')
-    return spec.shape[-1]
+        return spec[action_key] if action_key in spec.keys(True, True) else None
+    return spec

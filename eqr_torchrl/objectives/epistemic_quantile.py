@@ -120,7 +120,7 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
                 reward,
                 terminated,
                 quantiles,
-                log_prob,
+                log_prob + self._log_half_range,
                 gamma=self._discount(tensordict, (*batch, 1)),
                 alpha=self._alpha,
             )

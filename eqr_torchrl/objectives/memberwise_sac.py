@@ -49,7 +49,7 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
         num_qvalue_nets: number of critics, ``1`` or ``M``. Defaults to the number given.
         reward_bounds: smallest and largest reward of a step where they are known. Targets are clipped to the values
             that they allow, of episodes that may end at any time; the entropy bonus may exceed them by ``alpha`` times
-            the magnitude of ``target_entropy`` for each step. Defaults to ``None``: targets are not clipped.
+            the size of the target entropy, of actions in [-1, 1], for each step. Defaults to ``None``, no clipping.
         **options: those of :class:`~eqr_torchrl.objectives.SoftActorCriticLoss`.
 
     Raises:
@@ -104,6 +104,7 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
             action, log_prob = rsample_and_log_prob(self._policy(states, reward.shape, target=True))
             states = self._states(self.qvalue_network, successors, reward.shape, '"next"')
             values = self._member_values(states, action)  # [*B, M, K]
+            log_prob = log_prob + self._log_half_range
             target = F.epistemic_quantile_target(
                 reward, terminated, values.unsqueeze(-1), log_prob, gamma=discount, alpha=self._alpha
             )
@@ -112,7 +113,7 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
     def _value_bounds(self, smallest: float, largest: float) -> tuple[Tensor, Tensor]:
         """Values of episodes of one step to infinitely many with the smallest and the largest reward, and entropy."""
         steps = 1 / (1 - self.gamma).clamp(min=1e-9)  # finite for a discount of 1, so that 0 stays 0
-        entropy = self._alpha * self.target_entropy.abs() * steps
+        entropy = self._alpha * (self.target_entropy - self._log_half_range).abs() * steps
         return (smallest * steps).clamp(max=smallest) - entropy, (largest * steps).clamp(min=largest) + entropy
 
     def _member_values(self, states: dict[NestedKey, Tensor], action: Tensor) -> Tensor:

@@ -95,7 +95,8 @@ def test_the_target_starts_equal_and_moves_by_exactly_tau(tau):
     old = targets.clone().detach()
     assert (params.detach() == old).all()
     with torch.no_grad():
-        params.apply(lambda p: p.add_(torch.randn_like(p)))
+        for parameter in params.parameters():
+            parameter.add_(torch.randn_like(parameter))
     loss.updater.step()
     for key in params.keys(True, True):
         expected = old[key] + tau * (params[key].detach() - old[key])
@@ -106,14 +107,16 @@ def test_hard_updates_and_no_delay():
     loss = EpistemicQuantileLoss(toy_actor(), toy_critic())
     updater = HardUpdate(loss, value_network_update_interval=1)  # TorchRL counts the step before as well
     with torch.no_grad():
-        loss.qvalue_network_params.apply(lambda p: p.add_(1.0))
+        for parameter in loss.qvalue_network_params.parameters():
+            parameter.add_(1.0)
     updater.step()
     assert not (loss.target_qvalue_network_params == loss.qvalue_network_params.detach()).all()
     updater.step()
     assert (loss.target_qvalue_network_params == loss.qvalue_network_params.detach()).all()
     live = EpistemicQuantileLoss(toy_actor(), toy_critic(), delay_qvalue=False)
     with torch.no_grad():
-        live.qvalue_network_params.apply(lambda p: p.add_(1.0))
+        for parameter in live.qvalue_network_params.parameters():
+            parameter.add_(1.0)
     assert (live.target_qvalue_network_params == live.qvalue_network_params.detach()).all()
     live(toy_batch(B=6))["loss_qvalue"].backward()
 

@@ -91,8 +91,8 @@ def test_a_critic_learns_from_the_rows_of_its_own_member_alone(changed):
         torch.manual_seed(1)
         loss.zero_grad()
         loss.qvalue_v2_loss(batch)[0].backward()
-        critics = loss.qvalue_network_params["critics"]
-        return [torch.cat([p.grad.flatten() for p in critics[str(i)].values(True, True)]) for i in range(3)]
+        critics = loss.qvalue_network.critics
+        return [torch.cat([p.grad.flatten() for p in critic.parameters()]) for critic in critics]
 
     before = gradients()
     for key in ("observation", ("next", "observation"), ("next", "reward")):
@@ -103,7 +103,7 @@ def test_a_critic_learns_from_the_rows_of_its_own_member_alone(changed):
 
 def test_gradients_go_where_they_should():
     loss = make_loss(toy_critics(), toy_actor(), target_entropy="auto")
-    actor, critics = (list(p.values(True, True)) for p in (loss.actor_network_params, loss.qvalue_network_params))
+    actor, critics = (list(p.parameters()) for p in (loss.actor_network_params, loss.qvalue_network_params))
     out = loss(member_batch())
     for name, trained in (("loss_actor", actor), ("loss_qvalue", critics), ("loss_alpha", [loss.log_alpha])):
         gradients = torch.autograd.grad(out[name], [*actor, *critics, loss.log_alpha], allow_unused=True)
@@ -116,8 +116,8 @@ def test_each_critic_keeps_its_build_and_its_initial_weights():
     before = [[p.detach().clone() for p in critic.parameters()] for critic in critics]
     loss = make_loss(critics, toy_actor(), target_entropy="auto")
     loss(member_batch(M=2))
-    for i, saved in enumerate(before):
-        for new, old in zip(loss.qvalue_network_params["critics"][str(i)].values(True, True), saved, strict=True):
+    for critic, saved in zip(loss.qvalue_network.critics, before, strict=True):
+        for new, old in zip(critic.parameters(), saved, strict=True):
             torch.testing.assert_close(new.detach(), old)
 
 

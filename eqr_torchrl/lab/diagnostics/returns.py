@@ -15,6 +15,7 @@ from torchrl.modules.distributions.utils import rsample_and_log_prob
 
 from eqr_torchrl.imagination import ModelBasedEnv
 from eqr_torchrl.lab.evaluation import device_of, evaluation_mode, isolated_rng
+from eqr_torchrl.networks.actor import log_half_range
 
 _LOG_PROB = "action_log_prob"
 
@@ -184,16 +185,19 @@ def member_returns(
 
 
 def _with_log_prob(policy: TensorDictModuleBase) -> Callable[[TensorDictBase], TensorDictBase]:
-    """The policy, which also writes the log-density of the action that it samples, shape ``[*B]``."""
+    """The policy, which also writes the log-density of its action as one in [-1, 1], shape ``[*B]``."""
     get_dist, device = getattr(policy, "get_dist", None), device_of(policy)
     if get_dist is None:
         raise ValueError(f"policy must have get_dist for an entropy bonus (alpha > 0), got {type(policy).__name__}.")
+
+    spec = getattr(policy, "spec", None)
+    to_unit_range = 0.0 if spec is None else log_half_range(spec["action"])  # the losses' bonus: of actions in [-1, 1]
 
     def act(tensordict: TensorDictBase) -> TensorDictBase:
         inputs = tensordict.select(*policy.in_keys)
         # together, as in the losses: a saturated action, which float32 rounds to its bound, has lost its log-density
         action, log_prob = rsample_and_log_prob(get_dist(inputs if device is None else inputs.to(device)))
-        return tensordict.update({"action": action, _LOG_PROB: log_prob})
+        return tensordict.update({"action": action, _LOG_PROB: log_prob + to_unit_range})
 
     return act
 

@@ -44,7 +44,7 @@ def make_run(folder: Path, changes: dict) -> None:
     critics = [instantiate(cfg.critic, env) for _ in range(cfg.loss.num_qvalue_nets)]
     loss = instantiate(cfg.loss, instantiate(cfg.actor, env), critics)
     loss.make_value_estimator(gamma=cfg.gamma)
-    for parameter in loss.qvalue_network_params.values(True, True):
+    for parameter in loss.qvalue_network_params.parameters():
         parameter.data.fill_(0.0)
         if parameter.shape[-1] == cfg.critic.num_quantiles:
             parameter.data.fill_(7.0)  # the last bias: the value everywhere
