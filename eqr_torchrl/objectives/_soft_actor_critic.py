@@ -163,11 +163,10 @@ class SoftActorCriticLoss(LossModule):
             action_spec if action_spec is not None else getattr(actor_network, "spec", None), self.tensor_keys.action
         )
         self._log_half_range = log_half_range(spec)
-        if target_entropy == "auto":
-            if spec is None:
-                raise ValueError('target_entropy="auto" needs the size of the action: give action_spec or a number.')
-            target_entropy = self._log_half_range - spec.shape[-1]
-        self.register_coeff_buffer("target_entropy", target_entropy, device=device)
+        if target_entropy == "auto" and spec is None:
+            raise ValueError('target_entropy="auto" needs the size of the action: give action_spec or a number.')
+        entropy = self._log_half_range - spec.shape[-1] if target_entropy == "auto" else target_entropy
+        self.register_coeff_buffer("target_entropy", entropy, device=device)
         self.utility = MeanUtility() if utility is None else utility
 
     # --- what a subclass supplies
