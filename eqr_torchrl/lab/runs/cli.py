@@ -136,7 +136,9 @@ class _Script(NamedTuple):
         All groups are there without a choice, so that what is typed changes the run's settings and nothing else does.
         """
         source = {word.key_or_group: word.value() for word in _parse(overrides)}.get("resume")
-        checkpoint = find_checkpoint(source)[0] if isinstance(source, str) and source != "auto" else None
+        if not isinstance(source, str) or source == "auto":
+            return self
+        checkpoint = find_checkpoint(source)[0]
         if checkpoint is None:  # the run itself says what is missing
             return self
         read_file(checkpoint)  # one of an older version is refused before settings that it alone knew
