@@ -33,8 +33,11 @@ DMC = [name for name in choices("env") if name.startswith("dmc/")]
 
 @pytest.fixture(scope="module")
 def compose():
-    with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        yield lambda *overrides: hydra.compose("eqr_sac", list(overrides))
+    def composed(*overrides):
+        with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):  # not longer: tests start command lines too
+            return hydra.compose("eqr_sac", list(overrides))
+
+    return composed
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

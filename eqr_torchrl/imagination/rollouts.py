@@ -208,7 +208,8 @@ class BranchedRollouts:
         if len({model_env.member for model_env, _ in self.rollouts}) < len(self.rollouts):
             raise ValueError(f"rules must have different members, got {[dict(rule) for rule in rules]}.")
         member = {"member": torch.zeros(1, dtype=torch.int64)}
-        self.transition: TensorDictBase = env.fake_tensordict().update(member).select(*self.keys)
+        one = env.fake_tensordict().reshape(-1)[0]  # of the first of several simulators
+        self.transition: TensorDictBase = one.update(member).select(*self.keys)
 
     def adapt_horizon(self, replay: ReplayBuffer) -> int:
         """Sets, and returns, the steps of the next rollouts; without a ``horizon_range`` nothing changes.

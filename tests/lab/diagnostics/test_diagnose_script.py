@@ -11,6 +11,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from eqr_torchrl.lab.runs import checkpoint_path, save_checkpoint
+from eqr_torchrl.lab.runs.agent import space_of
 
 ROOT = Path(__file__).parents[3]
 CONFIG = {
@@ -51,7 +52,7 @@ def make_run(folder: Path, changes: dict) -> None:
     folder.mkdir()
     OmegaConf.save(cfg, folder / "config.yaml")
     parts = {"loss": loss.state_dict(), "world_model": instantiate(cfg.world_model, env).state_dict()}
-    save_checkpoint(checkpoint_path(folder, 10), {"step": 10, "parts": parts})
+    save_checkpoint(checkpoint_path(folder, 10), {"step": 10, "parts": parts, "space": space_of(env)})
 
 
 def run_diagnose(monkeypatch, *arguments: str) -> None:
