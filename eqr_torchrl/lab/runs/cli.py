@@ -128,7 +128,7 @@ class _Script(NamedTuple):
             values = [_values(override) for override in parsed]
             last = max(map(len, values), default=1) - 1
             jobs = [[found[min(i, len(found) - 1)] for found in values] for i in range(last, -1, -1)]
-            return [self._check(job) for job in jobs][-1]
+            return [self._check(job, show=show) for job in jobs][-1]
 
     def resumed(self, overrides: Sequence[str], folder: Path) -> _Script:
         """With resume=RUN, the same script whose primary configuration, in ``folder``, has that run's settings.
@@ -244,8 +244,8 @@ class _Script(NamedTuple):
                     raise CommandLineError(f"{word.input_line}: {one_line(its_own)}") from its_own
             raise CommandLineError(one_line(error)) from error
 
-    def _check(self, job: Sequence[str]) -> DictConfig:
-        """Composes a job, and checks missing values, interpolations, types and ranges."""
+    def _check(self, job: Sequence[str], *, show: bool = False) -> DictConfig:
+        """Composes a job, and checks missing values (which help may ``show``), interpolations, types and ranges."""
         for word in _parse(job):
             if word.value() is None and not word.is_delete() and (known := self._choices(word.key_or_group)):
                 key, names = word.key_or_group, ", ".join(known)
@@ -256,6 +256,8 @@ class _Script(NamedTuple):
         resolved = plain.copy()
         try:
             if missing := sorted(OmegaConf.missing_keys(plain)):
+                if show:
+                    return plain
                 raise CommandLineError(f"a value is needed for {', '.join(missing)}: add {missing[0]}=...")
             with contextlib.suppress(InterpolationToMissingValueError):  # known only while the job runs
                 OmegaConf.resolve(resolved)

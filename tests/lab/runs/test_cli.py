@@ -339,6 +339,11 @@ def test_what_only_shows_something_is_left_to_hydra(configs, capsys, option, sho
     assert shown in capsys.readouterr().out
 
 
+def test_help_shows_what_is_still_missing(configs, capsys):
+    run_hydra(never, configs, "script", ["algorithm=incomplete", "--help"])
+    assert "successors: ???" in capsys.readouterr().out
+
+
 def test_help_shows_the_groups_of_this_script_and_what_is_set(configs, capsys):
     for name in ("other.yaml", "experiment/other/theirs.yaml", "unused/part.yaml"):
         (configs / name).parent.mkdir(parents=True, exist_ok=True)
