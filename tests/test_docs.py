@@ -21,13 +21,17 @@ PAGES = [page for page in PAGES if "_build" not in page.parts]
 
 def public_names() -> set[str]:
     """Full names of everything in an ``__all__``; what the top re-exports counts under its folder."""
-    folders = [f"eqr_torchrl.{p.name}" for p in PACKAGE.iterdir() if (p / "__init__.py").is_file()]
-    modules = [*folders, *(f"eqr_torchrl.{name}" for name in ("evaluation", "figures", "testing", "utility"))]
-    names = {f"{module}.{name}" for module in modules for name in importlib.import_module(module).__all__}
+    folders = [*PACKAGE.iterdir(), *(PACKAGE / "lab").iterdir()]
+    found = [".".join(p.relative_to(ROOT).parts) for p in folders if (p / "__init__.py").is_file()]
+    files = ("lab.evaluation", "lab.figures", "lab.judging", "testing", "utility")
+    modules = [importlib.import_module(name) for name in [*found, *(f"eqr_torchrl.{name}" for name in files)]]
+    # the modules of old import paths, and the folder that only holds others, list no names
+    names = {f"{module.__name__}.{name}" for module in modules for name in getattr(module, "__all__", ())}
     top = importlib.import_module("eqr_torchrl")
     for name in top.__all__:
-        folder = getattr(top, name).__module__.split(".")[1]
-        names.add(f"eqr_torchrl.{folder}.{name}")
+        module = getattr(getattr(top, name), "__module__", "")
+        if module.startswith("eqr_torchrl."):  # constants and aliases count under their folder alone
+            names.add(f"eqr_torchrl.{module.split('.')[1]}.{name}")
     return names
 
 
