@@ -85,6 +85,3 @@ def onednn_matmul() -> Iterator[None]:
         yield
     finally:
         matmul.fp32_precision = previous
-
-
-onednn_products = onednn_matmul
