@@ -11,23 +11,42 @@ from torchrl.envs import EnvBase
 
 from eqr_torchrl.networks.actor import action_bounds
 from eqr_torchrl.networks.layers import Tanh, mlp
+from eqr_torchrl.networks.normalizer import Normalizer
 
 
-class _StateActionNetwork(nn.Module):
-    """Reads actions in units of their half-range, so that small ones count as much as large ones."""
+class StateActionNetwork(nn.Module):
+    """Reads actions in units of their half-range, so that small ones count as much as large ones.
+
+    Values are the network's output times ``value_unit``, so that large and small rewards are learned alike.
+    """
 
     action_mid: Tensor
     action_half: Tensor
+    value_unit: Tensor
 
-    def __init__(self, network: nn.Module, bounds: tuple[Tensor, Tensor] | None, action_dim: int) -> None:
+    def __init__(
+        self, network: nn.Sequential, bounds: tuple[Tensor, Tensor] | None, action_dim: int, normalizer: nn.Module
+    ) -> None:
         super().__init__()
-        self.network = network
+        self.normalizer, self.network = normalizer, network
         low, high = bounds or (-torch.ones(action_dim), torch.ones(action_dim))
         self.register_buffer("action_mid", (low + high) / 2)
         self.register_buffer("action_half", (high - low) / 2)
+        self.register_buffer("value_unit", torch.ones(()))
+        self.register_buffer("has_unit", torch.tensor(False))
+
+    def set_value_unit(self, unit: Tensor) -> None:
+        """The first unit scales the values, and a later one keeps them: the last layer is divided by its growth."""
+        last = self.network[-1]
+        growth = torch.where(self.get_buffer("has_unit"), unit / self.value_unit, 1.0)
+        for parameter in last.parameters():
+            parameter.div_(growth)
+        self.value_unit.copy_(unit)
+        self.get_buffer("has_unit").fill_(True)
 
     def forward(self, observation: Tensor, action: Tensor) -> Tensor:
-        return self.network(torch.cat([observation, (action - self.action_mid) / self.action_half], -1))
+        action = (action - self.action_mid) / self.action_half
+        return self.network(torch.cat([self.normalizer(observation), action], -1)) * self.value_unit
 
 
 def make_critic(
@@ -36,6 +55,8 @@ def make_critic(
     num_quantiles: int = 51,
     num_cells: Sequence[int] = (256, 256),
     activation_class: Callable[[], nn.Module] = Tanh,
+    layer_norm: bool = False,
+    normalize: bool = False,
 ) -> TensorDictModule:
     """Quantile critic for an environment with vector observations and actions.
 
@@ -45,6 +66,9 @@ def make_critic(
         num_quantiles: number of quantiles, ``N``; ``1`` makes a scalar critic, as TorchRL's ``SACLoss`` reads it.
         num_cells: sizes of the hidden layers. Defaults to the paper's 2 x 256.
         activation_class: makes the hidden activations.
+        layer_norm: see :func:`~eqr_torchrl.networks.mlp`.
+        normalize: whether observations pass a :class:`~eqr_torchrl.networks.Normalizer`, whose statistics
+            :meth:`~eqr_torchrl.objectives.SoftActorCriticLoss.set_scales` replaces. Defaults to ``False``.
 
     Returns:
         A module from ``observation`` and ``action`` to ``state_action_value``, in units of return, shape ``[..., N]``.
@@ -61,7 +85,9 @@ def make_critic(
         raise ValueError(f"num_quantiles must be positive, got {num_quantiles}.")
     spec = env.action_spec_unbatched
     action_dim = spec.shape[-1]
-    num_inputs = env.observation_spec["observation"].shape[-1] + action_dim
-    network = mlp(num_inputs, num_cells, num_quantiles, activation_class=activation_class)
-    module = _StateActionNetwork(network, action_bounds(spec), action_dim)
+    observation_dim = env.observation_spec["observation"].shape[-1]
+    sizes = observation_dim + action_dim, num_cells, num_quantiles
+    network = mlp(*sizes, activation_class=activation_class, layer_norm=layer_norm)
+    normalizer = Normalizer(observation_dim) if normalize else nn.Identity()
+    module = StateActionNetwork(network, action_bounds(spec), action_dim, normalizer)
     return TensorDictModule(module, ["observation", "action"], ["state_action_value"])

@@ -21,6 +21,8 @@ from torchrl.objectives import LossModule
 from torchrl.objectives.utils import ValueEstimators, default_value_kwargs
 
 from eqr_torchrl.networks.actor import log_half_range
+from eqr_torchrl.networks.critic import StateActionNetwork
+from eqr_torchrl.networks.normalizer import Normalizer
 from eqr_torchrl.objectives._calls import StackedCritics, bound, policy_distribution, policy_steps
 from eqr_torchrl.utility import MeanUtility
 
@@ -191,6 +193,40 @@ class SoftActorCriticLoss(LossModule):
     def _batch_keys(self) -> tuple[list[NestedKey], list[NestedKey]]:
         """Keys that a batch must hold, and those that are read where it holds them."""
 
+    # --- scales
+
+    @torch.no_grad()
+    def set_scales(self, observation: Tensor, value_unit: float | None = None) -> None:
+        """Fits networks of :func:`make_actor` and :func:`make_critic` to the scales of the data.
+
+        Normalizers take the statistics of ``observation``. Critics, and the temperature with them, learn in
+        ``value_unit``: values and temperature are multiplied by the first one, and keep what they are at later ones.
+
+        Args:
+            observation: real states, in units of the environment, shape ``[n, S]``.
+            value_unit: a scale of returns, in their unit, such as the range of the rewards. Defaults to ``None``: it
+                stays.
+        """
+        parts = [(self.actor_network_params, self.actor_network), (self.qvalue_network_params, self.qvalue_network)]
+        if self.delay_qvalue:
+            parts.append((self.target_qvalue_network_params, self.qvalue_network))
+        first = False
+        for params, network in parts:
+            with bound(params, network):
+                for module in network.modules():
+                    if isinstance(module, Normalizer):
+                        module.update(observation)
+                    if value_unit is not None and isinstance(module, StateActionNetwork):
+                        first |= not module.has_unit
+                        module.set_value_unit(self.gamma.new_tensor(value_unit))
+        if first:
+            self.log_alpha += math.log(value_unit)
+
+    @property
+    def value_unit(self) -> Tensor | float:
+        """Unit in which the critics learn, and of the losses; of critics of another build, 1."""
+        return self.qvalue_network_params.get(("critics", "0", "module", "value_unit"), 1.0)
+
     # --- shared pieces
 
     @property
@@ -290,7 +326,7 @@ class SoftActorCriticLoss(LossModule):
             raise RuntimeError(
                 f"utility must map values [..., N] to [...], here {tuple(log_prob.shape)}: {name} gave {came}."
             )
-        loss = self._alpha * (log_prob + self._log_half_range) - value
+        loss = (self._alpha * (log_prob + self._log_half_range) - value) / self.value_unit
         loss = self._reduce_loss(loss, tensordict=tensordict, weights=self._maybe_get_priority_weight(tensordict))
         return loss, {"log_prob": log_prob.detach()}
 

@@ -145,7 +145,8 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
         quantiles = self._values("online", states, action)  # [*B, C, N]
         levels = F.quantile_midpoints(quantiles.shape[-1], device=quantiles.device, dtype=torch.float64)
         target = target.unsqueeze(-2).expand(*quantiles.shape[:-1], target.shape[-1])
-        losses = F.quantile_huber_loss(quantiles, target, levels, kappa=self.kappa)
+        unit = self.value_unit
+        losses = F.quantile_huber_loss(quantiles / unit, target / unit, levels, kappa=self.kappa)
         prediction = quantiles.detach()
         td_error = (prediction.mean(-1) - target.mean(-1)).abs().amax(-1)
         report = {

@@ -152,7 +152,7 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
         report = {"target_value": target.mean()}
         if not own_rows:
             report["epistemic_std"] = values.detach().std(-1, correction=min(1, values.shape[-1] - 1)).mean()
-        return error.square().sum(-1), error.detach().abs().amax(-1), report
+        return (error / self.value_unit).square().sum(-1), error.detach().abs().amax(-1), report
 
     def _policy_value(self, quantiles: Tensor) -> Tensor:
         return self.utility(quantiles.flatten(-2))  # [*B, M]: one equally likely value from each member

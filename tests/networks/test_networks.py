@@ -57,6 +57,16 @@ def test_an_mlp_is_its_layers_one_after_the_other():
     assert [type(layer) for layer in mlp(3, (), 2)] == [OrthogonalLinear]
 
 
+def test_layer_normalisation_comes_before_each_activation():
+    net = mlp(3, (8, 6), 2, activation_class=nn.ReLU, layer_norm=True)
+    kinds = ["Linear", "LayerNorm", "ReLU", "Linear", "LayerNorm", "ReLU", "Linear"]
+    assert [type(layer).__name__ for layer in net] == kinds
+    hidden = net[0](torch.randn(5, 3))
+    # LayerNorm by its definition: mean 0 and (biased) deviation 1 over the cells of a row
+    expected = (hidden - hidden.mean(-1, keepdim=True)) / (hidden.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
+    torch.testing.assert_close(net[1](hidden), expected)
+
+
 @pytest.mark.parametrize("sizes", [(0, (8,), 2), (3, (0,), 2), (3, (8,), 0), (3, "abc", 2)])
 def test_sizes_of_an_mlp_must_be_positive(sizes):
     with pytest.raises(ValueError, match="num_cells, in_features and out_features must be positive integers, got"):

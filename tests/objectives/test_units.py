@@ -10,7 +10,7 @@ from torchrl.data import Bounded, Unbounded
 from torchrl.objectives import SoftUpdate
 
 from eqr_torchrl.networks import make_actor, make_critic
-from eqr_torchrl.objectives import EpistemicQuantileLoss, MemberwiseSACLoss
+from eqr_torchrl.objectives import EpistemicQuantileLoss, MemberwiseSACLoss, make_optimizer, make_update
 from eqr_torchrl.testing import toy_batch, toy_env
 
 KINDS = [EpistemicQuantileLoss, MemberwiseSACLoss]
@@ -59,6 +59,72 @@ def test_the_automatic_target_entropy_is_in_nats_of_the_environment():
     env.action_spec = Bounded(torch.tensor([-2.0, 0.0]), torch.tensor([2.0, 0.02]), torch.Size([2]))
     loss = EpistemicQuantileLoss(make_actor(env), make_critic(env))
     assert loss.target_entropy.item() == pytest.approx(-2 + math.log(2) + math.log(0.01), rel=1e-6)
+
+
+def trained_in_units(kind, reward_unit: float = 1.0, observation_unit: float = 1.0):
+    """Ten updates on rewards and observations in other units, with networks that know the scales."""
+    torch.manual_seed(0)
+    options = {"num_cells": (16, 16), "layer_norm": True, "normalize": True, "activation_class": torch.nn.ReLU}
+    env = toy_env()
+    loss = kind(make_actor(env, **options), make_critic(env, num_quantiles=3, **options), alpha_init=0.1)
+    update = make_update(loss, make_optimizer(loss, lr_critic=1e-2), SoftUpdate(loss, tau=0.1))
+    batch = toy_batch(B=64, M=3, K=2)
+    batch["observation"] *= observation_unit
+    batch["next", "observation"] *= observation_unit
+    batch["next", "reward"] *= reward_unit
+    loss.set_scales(batch["observation"], reward_unit)
+    torch.manual_seed(1)
+    for _ in range(10):
+        out = update(batch)
+    return loss, batch, out
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("reward", "observation"), [(0.01, 1.0), (100.0, 1.0), (1.0, 100.0)])
+def test_units_of_rewards_and_observations_change_no_update(kind, reward, observation):
+    _, _, plain = trained_in_units(kind)
+    _, _, scaled = trained_in_units(kind, reward, observation)
+    for name in ("loss_qvalue", "loss_actor"):  # in the unit of value
+        torch.testing.assert_close(scaled[name], plain[name], rtol=1e-4, atol=1e-5)
+    for name in ("target_value", "epistemic_std", "alpha"):  # in units of return
+        torch.testing.assert_close(scaled[name] / reward, plain[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_later_unit_of_value_keeps_values_and_temperature(kind):
+    loss, batch, _ = trained_in_units(kind)
+    states = {"observation": batch["observation"]}
+    before = [loss._values(network, states, batch["action"]).detach() for network in ("online", "target")]
+    alpha = loss.log_alpha.item()
+    loss.set_scales(batch["observation"], 7.0)
+    after = [loss._values(network, states, batch["action"]).detach() for network in ("online", "target")]
+    torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-6)
+    assert (float(loss.value_unit), loss.log_alpha.item()) == (7.0, alpha)
+
+
+def test_the_first_unit_of_value_is_that_of_values_and_temperature():
+    loss = make_loss(MemberwiseSACLoss, toy_env(), alpha_init=0.1)
+    states, action = {"observation": torch.ones(2, 3)}, torch.zeros(2, 1)
+    before = loss._values("target", states, action)
+    loss.set_scales(torch.randn(9, 3), 50.0)
+    torch.testing.assert_close(loss._values("target", states, action), 50 * before)
+    assert loss.log_alpha.exp().item() == pytest.approx(5.0)  # 0.1 x 50
+
+
+def test_normalised_networks_read_observations_in_standard_deviations():
+    env, data = toy_env(), torch.randn(100, 3) * torch.tensor([1e3, 1.0, 1e-3]) + 5
+    actor, critic = make_actor(env, normalize=True), make_critic(env, num_quantiles=2, normalize=True)
+    loss = MemberwiseSACLoss(actor, critic)
+    loss.__dict__["updater"] = SoftUpdate(loss, tau=0.1)
+    loss.set_scales(data)
+    unit = (data - data.mean(0)) / data.std(0)
+    layers = actor[0].module.network
+    torch.testing.assert_close(layers(data), layers[1:](unit), rtol=1e-3, atol=1e-4)
+    action = torch.rand(100, 1) * 2 - 1
+    expected = critic.module.network(torch.cat([unit, action], -1))
+    for network in ("online", "target"):
+        values = loss._values(network, {"observation": data}, action).squeeze(-2)
+        torch.testing.assert_close(values, expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("spec", [Bounded(-1.0, 1.0, torch.Size([1])), Unbounded(torch.Size([1]))])

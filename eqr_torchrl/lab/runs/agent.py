@@ -346,7 +346,9 @@ def describe_actor(actor: Any, space: Mapping[str, Any]) -> dict[str, Any] | Non
         network = {
             "builder": "make_actor",
             "num_cells": [layer.out_features for layer in layers if isinstance(layer, nn.Linear)][:-1],
-            "activation": type(layers[1]).__name__ if len(layers) > 1 else "Tanh",
+            "activation": next((kind for kind in map(_name, layers) if kind in _ACTIVATIONS), "Tanh"),
+            "layer_norm": "LayerNorm" in map(_name, layers),
+            "normalize": _name(layers[0]) == "Normalizer",
             "log_std_bounds": [float(head.low), float(head.high)],
         }
         with isolated_rng(0):
@@ -354,6 +356,10 @@ def describe_actor(actor: Any, space: Mapping[str, Any]) -> dict[str, Any] | Non
     except (AttributeError, IndexError, KeyError, TypeError, RuntimeError, ValueError):
         return None
     return network if repr(twin[0].module) == repr(head) else None  # also sizes, and arguments of activations
+
+
+def _name(layer: nn.Module) -> str:
+    return type(layer).__name__
 
 
 def _build_actor(network: Mapping[str, Any], space: Mapping[str, Any]) -> Any:
@@ -365,6 +371,8 @@ def _build_actor(network: Mapping[str, Any], space: Mapping[str, Any]) -> Any:
         num_cells=network["num_cells"],
         activation_class=_ACTIVATIONS[network["activation"]],
         log_std_bounds=tuple(network["log_std_bounds"]),
+        layer_norm=network.get("layer_norm", False),  # files of 0.2 have neither
+        normalize=network.get("normalize", False),
     )
 
 

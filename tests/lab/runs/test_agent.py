@@ -135,15 +135,19 @@ def test_the_temperature_of_an_agent_is_the_one_that_the_loss_uses(tmp_path, log
     assert Agent(tmp_path, {}, {}, 0, toy_actor(), loss=loss).alpha == pytest.approx(alpha)
 
 
-@pytest.mark.parametrize("suffix", ["pt2", "onnx"])
+@pytest.mark.parametrize(("suffix", "normalized"), [("pt2", False), ("pt2", True), ("onnx", True)])
 @pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
 )  # of exporters
-def test_an_exported_policy_acts_as_the_agent_without_it(tmp_path, suffix):
+def test_an_exported_policy_acts_as_the_agent_without_it(tmp_path, suffix, normalized):
     if suffix == "onnx":
         onnxruntime = pytest.importorskip("onnxruntime")
         pytest.importorskip("onnxscript")
-    path, _ = policy_file(tmp_path)
+    env = bounded_env()
+    actor = make_actor(env, num_cells=[8, 5], layer_norm=normalized, normalize=normalized)
+    if normalized:
+        actor[0].module.network[0].update(torch.randn(9, 3) * 7 + 2)
+    path, _ = policy_file(tmp_path, actor)
     agent = load_agent(path)
     exported = agent.export(tmp_path / f"policy.{suffix}")
     for count in (1, 7):  # any number of rows
