@@ -207,6 +207,8 @@ class SoftActorCriticLoss(LossModule):
             value_unit: a scale of returns, in their unit, such as the range of the rewards. Defaults to ``None``: it
                 stays.
         """
+        if value_unit is not None and not 0 < value_unit < math.inf:
+            raise ValueError(f"value_unit must be positive and finite, got {value_unit}.")
         parts = [(self.actor_network_params, self.actor_network), (self.qvalue_network_params, self.qvalue_network)]
         if self.delay_qvalue:
             parts.append((self.target_qvalue_network_params, self.qvalue_network))
@@ -219,7 +221,7 @@ class SoftActorCriticLoss(LossModule):
                     if value_unit is not None and isinstance(module, StateActionNetwork):
                         first |= not module.has_unit
                         module.set_value_unit(self.gamma.new_tensor(value_unit))
-        if first:
+        if value_unit is not None and first:
             self.log_alpha += math.log(value_unit)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ def env_with_bounds(low: float, high: float):
     return env
 
 
-def make_loss(kind, env, **options):
+def make_loss(kind, env, **options) -> Any:
     torch.manual_seed(0)
     loss = kind(make_actor(env, num_cells=(16, 16)), make_critic(env, num_quantiles=3, num_cells=(16, 16)), **options)
     loss.make_value_estimator(gamma=0.9)
@@ -61,7 +62,7 @@ def test_the_automatic_target_entropy_is_in_nats_of_the_environment():
     assert loss.target_entropy.item() == pytest.approx(-2 + math.log(2) + math.log(0.01), rel=1e-6)
 
 
-def trained_in_units(kind, reward_unit: float = 1.0, observation_unit: float = 1.0):
+def trained_in_units(kind, reward_unit: float = 1.0, observation_unit: float = 1.0) -> Any:
     """Ten updates on rewards and observations in other units, with networks that know the scales."""
     torch.manual_seed(0)
     options = {"num_cells": (16, 16), "layer_norm": True, "normalize": True, "activation_class": torch.nn.ReLU}
@@ -90,6 +91,11 @@ def test_units_of_rewards_and_observations_change_no_update(kind, reward, observ
         torch.testing.assert_close(scaled[name] / reward, plain[name], rtol=1e-4, atol=1e-5)
 
 
+def test_a_unit_of_value_must_be_positive():
+    with pytest.raises(ValueError, match=r"value_unit must be positive and finite, got 0.0."):
+        make_loss(MemberwiseSACLoss, toy_env()).set_scales(torch.randn(9, 3), 0.0)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_later_unit_of_value_keeps_values_and_temperature(kind):
     loss, batch, _ = trained_in_units(kind)
@@ -113,8 +119,9 @@ def test_the_first_unit_of_value_is_that_of_values_and_temperature():
 
 def test_normalised_networks_read_observations_in_standard_deviations():
     env, data = toy_env(), torch.randn(100, 3) * torch.tensor([1e3, 1.0, 1e-3]) + 5
-    actor, critic = make_actor(env, normalize=True), make_critic(env, num_quantiles=2, normalize=True)
-    loss = MemberwiseSACLoss(actor, critic)
+    actor: Any = make_actor(env, normalize=True)
+    critic: Any = make_critic(env, num_quantiles=2, normalize=True)
+    loss: Any = MemberwiseSACLoss(actor, critic)
     loss.__dict__["updater"] = SoftUpdate(loss, tau=0.1)
     loss.set_scales(data)
     unit = (data - data.mean(0)) / data.std(0)
