@@ -9,7 +9,7 @@ python examples/eqr_sac.py data=npz data.path=log.npz               # from a log
 from __future__ import annotations
 
 import warnings
-from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from torchrl.objectives import SoftUpdate
 from eqr_torchrl.imagination import TRANSITION_KEYS, make_replay_buffer
 from eqr_torchrl.lab.comparison import plot_learning_curve
 from eqr_torchrl.lab.diagnostics import plot_start_values
-from eqr_torchrl.lab.envs import RewardGuard, TerminationGuard, import_by_name, reward_bounds, termination_for
+from eqr_torchrl.lab.envs import add_guards, open_envs, reward_bounds, rules_for
 from eqr_torchrl.lab.evaluation import evaluate
 from eqr_torchrl.lab.logs import read_transitions
 from eqr_torchrl.lab.memory import buffer_memory, check_memory
@@ -37,13 +37,7 @@ torchrl_logger.setLevel("WARNING")
 def main(cfg: DictConfig) -> float | None:
     """Trains one agent; returns the mean return of its last evaluation, ``None`` without one and of a finished run."""
     seed_everything(cfg.seed)
-    with ExitStack() as stack:  # environments are closed at the end, after errors too
-        single = {"num_envs": 1} if "num_envs" in cfg.env else {}  # evaluations run one episode at a time
-        several = [{}] if cfg.eval_every is None else [{}, single]
-        envs = []
-        for changes in several:
-            envs.append(instantiate(cfg.env, seed=cfg.seed, **changes))
-            stack.callback(envs[-1].close, raise_if_closed=False)  # a collector may have closed it
+    with open_envs(partial(instantiate, cfg.env, seed=cfg.seed), evaluate=cfg.eval_every is not None) as envs:
         return train(cfg, *envs)
 
 
@@ -53,8 +47,7 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
         cfg.reward_bounds = reward_bounds(env)  # None: unknown
     if cfg.data is not None:
         cfg.warmup_steps = 1  # a log takes the place of random actions
-    config: Any = OmegaConf.to_container(cfg, resolve=True)
-    run = Run(LoopSettings.of(config), labels=config["labels"], logger=config["logger"], config=config)
+    run = Run.of(OmegaConf.to_container(cfg, resolve=True))
 
     # The parts
     actor = instantiate(cfg.actor, env).to(cfg.device)
@@ -62,26 +55,15 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
     critics = [instantiate(cfg.critic, env).to(cfg.device) for _ in range(cfg.loss.num_qvalue_nets)]
     world_model = instantiate(cfg.world_model, env).to(cfg.device)  # posterior over MDPs
     if cfg.start_from is not None:  # what another run has learned, such as one of examples/offline.py
-        before = load_agent(cfg.start_from)
-        learned = [before.actor, before.world_model, *before.critics]
-        for part, other in zip([actor, world_model, *critics], learned, strict=True):
-            part.load_state_dict(other.state_dict())
+        load_agent(cfg.start_from).copy_to(actor, world_model, *critics)
     fit = instantiate(cfg.fit, world_model)  # maximum likelihood
-    rule = None if world_model.predicts_termination else termination_for(env, cfg.termination_fn)
-    reward_fn = import_by_name(cfg.reward_fn) if cfg.reward_fn else None
-    imagine = instantiate(
-        cfg.rollout, world_model, env, termination_fn=rule, reward_fn=reward_fn
-    )  # T steps in each member
-    if rule is not None:
-        env.append_transform(TerminationGuard(rule, env.env_name))
-    if cfg.reward_bounds:
-        env.append_transform(RewardGuard(cfg.reward_bounds, env.env_name))
-    buffers = (
+    rules = rules_for(env, cfg.termination_fn, cfg.reward_fn, learned=world_model.predicts_termination)
+    imagine = instantiate(cfg.rollout, world_model, env, **rules)  # T steps in each member
+    add_guards(env, termination_fn=rules["termination_fn"], reward_bounds=cfg.reward_bounds)
+    check_memory(
         buffer_memory("D", cfg.replay_capacity, env.fake_tensordict().select(*TRANSITION_KEYS)),
         buffer_memory("D_model", imagine.capacity, imagine.transition, cfg.model_buffer.dtype, cfg.device),
     )
-    check_memory(*buffers)
-    print(*buffers, sep="\n")
     replay = make_replay_buffer(cfg.replay_capacity)
     if cfg.data is not None:
         replay.extend(read_transitions(cfg.data.path, columns=cfg.data.columns).select(*TRANSITION_KEYS))
@@ -89,24 +71,14 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
     successors = instantiate(cfg.successors, imagine.model_env)  # EQR: K next states from each member
     loss = instantiate(cfg.loss, actor, critics)
     loss.make_value_estimator(gamma=cfg.gamma)
-    optimizer = instantiate(cfg.optim, loss)
+    optimizer, updater = instantiate(cfg.optim, loss), SoftUpdate(loss, tau=cfg.tau)
     update = make_update(
-        lambda batch: loss(successors(batch)),
-        optimizer,
-        SoftUpdate(loss, tau=cfg.tau),
-        sample=model_buffer.sample,
-        cuda_graph=cfg.cuda_graph,
+        lambda batch: loss(successors(batch)), optimizer, updater, sample=model_buffer.sample, cuda_graph=cfg.cuda_graph
     )
     collector = Collector(
-        env,
-        actor,
-        frames_per_batch=env.batch_size.numel(),
-        total_frames=-1,
-        policy_device=cfg.device,
-        env_device="cpu",
-        storing_device="cpu",
-        auto_register_policy_transforms=False,
-    )
+        env, actor, frames_per_batch=env.batch_size.numel(), total_frames=-1, policy_device=cfg.device,
+        env_device="cpu", storing_device="cpu", auto_register_policy_transforms=False,
+    )  # fmt: skip
 
     # `run` records between two steps; without its lines this still learns
     transitions = run.watch(collector)
@@ -115,7 +87,7 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
         replay=replay, model_buffer=model_buffer,
     )  # fmt: skip
     if eval_env is not None:
-        run.evaluate_with(lambda num_episodes, seed: evaluate(eval_env, actor, num_episodes=num_episodes, seed=seed))
+        run.evaluate_with(partial(evaluate, eval_env, actor))
     with run:
         for step in run.steps():  # negative in the warm-up, with the initial policy
             replay.extend(next(transitions).select(*TRANSITION_KEYS))  # act
@@ -129,7 +101,7 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
                 run.log("train", update())  # learn values, improve the policy
 
     if run.last_return is not None:
-        plot_learning_curve(run.folder, run.folder / "figures" / "learning_curve.png")
+        plot_learning_curve(run.folder)
         plot_start_values(
             env, actor, critics[0], imagine.model_env, run.folder / "figures" / "value_distribution.png",
             gamma=cfg.gamma, alpha=loss.log_alpha.exp().item(),

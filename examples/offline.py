@@ -37,8 +37,7 @@ def main(cfg: DictConfig) -> float | None:
     cfg.world_model.learn_termination = rules["termination_fn"] is None
     if cfg.reward_bounds == "auto":
         cfg.reward_bounds = [bound.item() for bound in data["next", "reward"].aminmax()]
-    config: Any = OmegaConf.to_container(cfg, resolve=True)
-    run = Run(LoopSettings.of(config), labels=config["labels"], logger=config["logger"], config=config)
+    run = Run.of(OmegaConf.to_container(cfg, resolve=True))
 
     actor, critic = instantiate(cfg.actor, env), instantiate(cfg.critic, env)
     world_model, judges = instantiate(cfg.world_model, env), instantiate(cfg.world_model, env)
@@ -78,7 +77,7 @@ def main(cfg: DictConfig) -> float | None:
                     run.log("simulator", {"return": sum(row["episode_return"] for row in rows) / len(rows)})
     if judge is not None:
         print(*offline_report(judge, actor, train), sep="\n")
-        plot_learning_curve(run.folder, run.folder / "figures" / "learning_curve.png")
+        plot_learning_curve(run.folder)
     return run.last_return
 
 

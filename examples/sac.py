@@ -8,7 +8,7 @@ python examples/sac.py critic=quantile loss=epistemic_quantile labels.algorithm=
 from __future__ import annotations
 
 import warnings
-from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from torchrl.objectives import SoftUpdate
 
 from eqr_torchrl.imagination import TRANSITION_KEYS, make_replay_buffer
 from eqr_torchrl.lab.comparison import plot_learning_curve
+from eqr_torchrl.lab.envs import open_envs
 from eqr_torchrl.lab.evaluation import evaluate
 from eqr_torchrl.lab.memory import buffer_memory, check_memory
 from eqr_torchrl.lab.runs import LoopSettings, Run, seed_everything
@@ -33,25 +34,17 @@ torchrl_logger.setLevel("WARNING")
 def main(cfg: DictConfig) -> float | None:
     """Trains one agent; returns the mean return of its last evaluation, ``None`` without one and of a finished run."""
     seed_everything(cfg.seed)
-    with ExitStack() as stack:  # environments are closed at the end, after errors too
-        single = {"num_envs": 1} if "num_envs" in cfg.env else {}  # evaluations run one episode at a time
-        several = [{}] if cfg.eval_every is None else [{}, single]
-        envs = []
-        for changes in several:
-            envs.append(instantiate(cfg.env, seed=cfg.seed, **changes))
-            stack.callback(envs[-1].close, raise_if_closed=False)  # a collector may have closed it
+    with open_envs(partial(instantiate, cfg.env, seed=cfg.seed), evaluate=cfg.eval_every is not None) as envs:
         return train(cfg, *envs)
 
 
 def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
     """The loop; evaluations, if any, have an environment of their own."""
-    config: Any = OmegaConf.to_container(cfg, resolve=True)
-    run = Run(LoopSettings.of(config), labels=config["labels"], logger=config["logger"], config=config)
+    run = Run.of(OmegaConf.to_container(cfg, resolve=True))
     actor = instantiate(cfg.actor, env).to(cfg.device)
     critics = [instantiate(cfg.critic, env).to(cfg.device) for _ in range(cfg.loss.num_qvalue_nets)]
     memory = buffer_memory("D", cfg.replay_capacity, env.fake_tensordict().select(*TRANSITION_KEYS), device=cfg.device)
     check_memory(memory)
-    print(memory)
     replay = make_replay_buffer(cfg.replay_capacity, batch_size=cfg.batch_size, device=cfg.device)
     loss = instantiate(cfg.loss, actor, critics)
     loss.make_value_estimator(gamma=cfg.gamma)
@@ -65,14 +58,14 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
     transitions = run.watch(collector)
     run.keep(env=env, policy=actor, loss=loss, optimizer=optimizer, replay=replay)
     if eval_env is not None:
-        run.evaluate_with(lambda num_episodes, seed: evaluate(eval_env, actor, num_episodes=num_episodes, seed=seed))
+        run.evaluate_with(partial(evaluate, eval_env, actor))
     with run:
         for step in run.steps():  # negative in the warm-up, with the initial policy
             replay.extend(next(transitions).select(*TRANSITION_KEYS))  # act
             for _ in range(cfg.utd_ratio if step > 0 else 0):
                 run.log("train", update())  # learn values, improve the policy
     if run.last_return is not None:
-        plot_learning_curve(run.folder, run.folder / "figures" / "learning_curve.png")
+        plot_learning_curve(run.folder)
     return run.last_return
 
 

@@ -20,7 +20,7 @@ from eqr_torchrl.lab.diagnostics import (
     trajectory_windows,
     trusted_horizon,
 )
-from eqr_torchrl.lab.envs import import_by_name
+from eqr_torchrl.lab.envs import rules_for
 from eqr_torchrl.lab.evaluation import EpisodeRow
 from eqr_torchrl.lab.logs import disagreement, episodes_of, read_transitions, returns_to_go, split_episodes
 from eqr_torchrl.lab.runs import SpaceOnly, latest_checkpoint, load_agent, load_checkpoint
@@ -258,12 +258,9 @@ def functions_of(settings: Mapping[str, Any], data: TensorDictBase) -> dict[str,
 
     ``termination_fn`` is ``None``, that is learned, only if something in the log terminated.
     """
-    rule, reward = (
-        import_by_name(settings[name]) if settings[name] else None for name in ("termination_fn", "reward_fn")
-    )
-    if rule is None and not data["next", "terminated"].any():
-        rule = never_terminates
-    return {"termination_fn": rule, "reward_fn": reward}
+    named = settings["termination_fn"]
+    learned = named is None and bool(data["next", "terminated"].any())
+    return rules_for("log", named or never_terminates, settings["reward_fn"], learned=learned)
 
 
 def diagnose_offline(source: str | Path) -> list[str]:

@@ -69,7 +69,7 @@ def buffer_memory(
 
 
 def check_memory(*buffers: BufferMemory) -> None:
-    """Makes sure that buffers fit together into what this process may use of the memory of their devices.
+    """Prints how much memory buffers will use, and makes sure that this process may use so much of their devices.
 
     Args:
         *buffers: all that will be allocated.
@@ -78,7 +78,8 @@ def check_memory(*buffers: BufferMemory) -> None:
         ValueError: if those of one device need more than its :func:`memory_limit`.
 
     Examples:
-        >>> check_memory(buffer_memory("D", 1000, toy_batch()))
+        >>> check_memory(buffer_memory("D", 1000, toy_batch().select("observation")))
+        D (1,000 transitions) will use up to 1 MiB of cpu memory.
     """
     for device in dict.fromkeys(buffer.device for buffer in buffers):
         there = [buffer for buffer in buffers if buffer.device == device]
@@ -90,6 +91,7 @@ def check_memory(*buffers: BufferMemory) -> None:
                 f"{names} must fit into {_size(limit)}, {source}: {needs}; lower the capacity (D: replay_capacity; "
                 "D_model: rollouts, horizon, retained rounds) or store it as float16."
             )
+    print(*buffers, sep="\n")
 
 
 def memory_limit(device: torch.device | str = "cpu") -> tuple[float, str]:

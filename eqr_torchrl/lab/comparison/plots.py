@@ -19,7 +19,9 @@ from eqr_torchrl.lab.comparison.reading import GROUP, read_runs
 from eqr_torchrl.lab.figures import COLOURS, COLUMN_WIDTH, LINES, legend_key, saved_figure, to_array
 
 
-def plot_learning_curve(source: str | Path | pd.DataFrame, path: str | Path, *, smoothing: int = 1) -> Path:
+def plot_learning_curve(
+    source: str | Path | pd.DataFrame, path: str | Path | None = None, *, smoothing: int = 1
+) -> Path:
     """Draws the returns of one run, or of a few, against environment steps.
 
     Every evaluation episode is a dot, the mean of each evaluation a line; the rest is as in
@@ -27,7 +29,8 @@ def plot_learning_curve(source: str | Path | pd.DataFrame, path: str | Path, *, 
 
     Args:
         source: a run folder, a CSV file, or the table of :func:`read_runs`.
-        path: file to write; its suffix (``.png``, ``.pdf``, ``.svg``) chooses the format.
+        path: file to write; its suffix (``.png``, ``.pdf``, ``.svg``) chooses the format. Defaults to
+            ``figures/learning_curve.png`` in the run folder.
         smoothing: evaluations in the trailing moving average of the lines; dots are not smoothed.
 
     Raises:
@@ -42,6 +45,7 @@ def plot_learning_curve(source: str | Path | pd.DataFrame, path: str | Path, *, 
     """
     episodes = source if isinstance(source, pd.DataFrame) else read_runs(source)
     curves = learning_curves(episodes, smoothing=smoothing)
+    path = Path(str(source), "figures", "learning_curve.png") if path is None else path
     return plot_learning_curves(curves, path, published=False, episodes=episodes)
 
 

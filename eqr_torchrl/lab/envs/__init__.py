@@ -18,6 +18,7 @@ from eqr_torchrl.lab.envs.terminations import (
     walker2d_terminates,
 )
 from eqr_torchrl.lab.envs.transforms import ActionCost, VectorObservation
+from eqr_torchrl.lab.envs.wiring import add_guards, open_envs, rules_for
 
 __all__ = [
     "PAPER_DMC_TASKS",
@@ -27,6 +28,7 @@ __all__ = [
     "RewardGuard",
     "TerminationGuard",
     "VectorObservation",
+    "add_guards",
     "ant_terminates",
     "check_env",
     "hopper_terminates",
@@ -35,7 +37,9 @@ __all__ = [
     "inverted_pendulum_terminates",
     "make_env",
     "mountain_car_terminates",
+    "open_envs",
     "reward_bounds",
+    "rules_for",
     "termination_for",
     "walker2d_terminates",
 ]

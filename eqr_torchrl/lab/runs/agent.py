@@ -18,7 +18,7 @@ from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl.objectives import LossModule
 
-from eqr_torchrl.lab.envs import import_by_name, make_env, termination_for
+from eqr_torchrl.lab.envs import make_env, rules_for
 from eqr_torchrl.lab.evaluation import isolated_rng
 from eqr_torchrl.lab.runs.checkpoint import (
     CHECKPOINT_FOLDER,
@@ -107,9 +107,8 @@ class Agent:
         if self.world_model is None:
             raise ValueError(f"{self.source} has no world model: source must be the checkpoint of a model-based run.")
         rules = [{"member": "fixed", "starts": "per_member"}]
-        learned, reward_fn = self.world_model.predicts_termination, self.settings["reward_fn"]
-        rule = None if learned else termination_for(env, self.settings["termination_fn"])
-        functions = {"termination_fn": rule, "reward_fn": import_by_name(reward_fn) if reward_fn else None}
+        named = self.settings["termination_fn"], self.settings["reward_fn"]
+        functions = rules_for(env, *named, learned=self.world_model.predicts_termination)
         return instantiate(self.settings["rollout"], self.world_model, env, rules=rules, **functions).model_env
 
     @property
@@ -133,6 +132,13 @@ class Agent:
         low, high = getattr(loss, "min_log_alpha", None), getattr(loss, "max_log_alpha", None)
         log_alpha = loss.log_alpha.detach()
         return (log_alpha if low is None and high is None else log_alpha.clamp(low, high)).exp().item()
+
+    def copy_to(self, actor: nn.Module, world_model: nn.Module, *critics: nn.Module) -> None:
+        """Copies what was learned into other networks of the same sizes."""
+        for part, own in zip(
+            (actor, world_model, *critics), (self.actor, self.world_model, *self.critics), strict=True
+        ):
+            part.load_state_dict(own.state_dict())
 
     @torch.no_grad()
     def act(self, observation: Any) -> torch.Tensor:

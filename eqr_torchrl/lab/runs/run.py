@@ -211,6 +211,11 @@ class Run:
         self._old_handlers: dict[int, Any] = {}
         self._begin = self._lap_begin = time.perf_counter()
 
+    @classmethod
+    def of(cls, config: Any) -> Run:
+        """The run of all settings of a script: a mapping that names ``labels`` and ``logger`` too."""
+        return cls(LoopSettings.of(config), labels=config["labels"], logger=config["logger"], config=config)
+
     def keep(self, *, env: EnvBase, policy: nn.Module, **parts: Any) -> None:
         """Names what the run is about, and what its checkpoints hold.
 
