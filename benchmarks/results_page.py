@@ -47,6 +47,11 @@ These are short runs on CPUs: the paper's benchmark of 250,000 steps, 16 tasks a
 - **Tables.** "Last" is the mean of the last five evaluations of a run, "best" the highest such mean. Returns are as the
   environment pays them, `reward_scale` included: `-x0.5` in a name halves all rewards.
 - **Few seeds.** Two or three seeds show that something works, not how often ({doc}`../evaluating`).
+- **Settings.** `quick`, `laptop`, `paper` and experiments are those of the commit of each run, which the appendix names.
+  Since then the defaults have changed: `quick` imagines 5 steps from 16 states a step (4 from 20 in these runs), one next
+  state of each member (K = 1) comes with `algorithm=member_values` instead of `budget=laptop`, the randomised prior stays
+  as the first fit made it, and learning no longer depends on the unit of the action (Pendulum's is not 1). These runs
+  were not repeated.
 - **Left out here:** tuning, runs that were stopped, earlier runs of the same seed. {doc}`results_appendix` has all of
   them, failures included, with commits and commands.
 """

@@ -38,6 +38,7 @@ extensions = [
     "myst_parser",
     "public_names",
     "algorithm_table",
+    "two_houses",
 ]
 if os.environ.get("DOCS_ONLINE"):
     extensions.append("sphinx.ext.intersphinx")
@@ -53,6 +54,7 @@ autodoc_type_aliases = {"ArrayLike": "ArrayLike"}  # one word, not four lines of
 autodoc_typehints_description_target = "documented"
 autodoc_member_order = "bysource"
 autosummary_generate = False
+toc_object_entries_show_parents = "hide"  # compute_target(), not EpistemicQuantileLoss.compute_target()
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
@@ -95,6 +97,7 @@ pygments_dark_style = "github-dark"  # furo's own underlines module names, as if
 html_title = "eqr_torchrl"
 html_static_path = ["_static"]
 html_css_files = ["eqr.css"]
+html_js_files = ["phone.js"]
 exclude_patterns = ["_build", "gen_backreferences", "_ext"]
 suppress_warnings = ["config.cache"]
 copybutton_exclude = ".linenos, .gp, .go"

@@ -21,10 +21,16 @@ import matplotlib.pyplot as plt
 import torch
 
 from eqr_torchrl.functional import quantile_midpoints, quantile_projection, wasserstein_distance
-from eqr_torchrl.tabular import policy_values, sample_toy_parameter, toy_mdp, value_distribution_iteration
+from eqr_torchrl.tabular import (
+    policy_values,
+    sample_toy_parameter,
+    toy_mdp,
+    value_distribution_iteration,
+)
 
-BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"  # distinct for all common kinds of colour vision
-plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
+BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"  # for all kinds of colour vision
+plt.rcParams.update({"font.size": 9, "legend.frameon": False})
+plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 generator = torch.Generator().manual_seed(0)
 
 x = sample_toy_parameter("example", 5000, generator=generator)
@@ -42,7 +48,8 @@ values = policy_values(mdps, policy)[:, 0]
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(6.4, 2.5), layout="constrained")
 left.hist(x, bins=60, density=True, color=BLUE)
-left.set(xlabel="$X$, probability of going to $s_2$", ylabel="density", title="posterior over MDPs", xlim=(0, 1))
+left.set(xlabel="$X$, probability of going to $s_2$", ylabel="density", xlim=(0, 1))
+left.set_title("posterior over MDPs")
 right.hist(values, bins=60, density=True, color=ORANGE)
 right.set(xlabel="value of $s_0$", title="posterior over values", xlim=(-1, 1))
 
@@ -62,18 +69,22 @@ print(f"average value {values.mean():.3f}, value of the average MDP {of_average:
 # known.
 
 
-def sample_returns(x: torch.Tensor, beta: float = 0.9, gamma: float = 0.99, horizon: int = 200) -> torch.Tensor:
+def sample_returns(
+    x: torch.Tensor, beta: float = 0.9, gamma: float = 0.99, horizon: int = 200
+) -> torch.Tensor:
     """Discounted return of one episode for each ``x``."""
     at_start, total, discount = torch.ones(len(x), dtype=torch.bool), torch.zeros(len(x)), 1.0
     for _ in range(horizon):
         down = at_start & (torch.rand(len(x), generator=generator) < x)
         total += discount * gamma * (at_start & ~down) - discount * gamma * down
-        at_start, discount = down & (torch.rand(len(x), generator=generator) < beta), discount * gamma**2
+        at_start = down & (torch.rand(len(x), generator=generator) < beta)
+        discount = discount * gamma**2
     return total
 
 
 returns = sample_returns(torch.full((5000,), 0.4))
-precise = policy_values(toy_mdp(beta=0.9, x=0.4 + 0.1 * (x - 0.4)), policy)[:, 0]  # a tenth of the uncertainty
+nearly_known = toy_mdp(beta=0.9, x=0.4 + 0.1 * (x - 0.4))  # a tenth of the uncertainty
+precise = policy_values(nearly_known, policy)[:, 0]
 
 figure, axes = plt.subplots(1, 3, figsize=(6.4, 2.3), sharex=True, layout="constrained")
 for axis, data, title, colour in zip(
@@ -100,7 +111,9 @@ truth = quantile_projection(values, num_quantiles)
 fixed_point = value_distribution_iteration(mdps.under(policy), num_quantiles=num_quantiles)[0]
 
 figure, axis = plt.subplots(figsize=(4.2, 2.7), layout="constrained")
-axis.plot(values.sort().values, torch.linspace(0, 1, len(values)), color=ORANGE, label="5000 solved MDPs")
+axis.plot(
+    values.sort().values, torch.linspace(0, 1, len(values)), color=ORANGE, label="5000 solved MDPs"
+)
 axis.plot(fixed_point, levels, "o", ms=4, color=BLUE, label="fixed point, 20 quantiles")
 axis.set(xlabel="value of $s_0$", ylabel="cumulative probability", xlim=(-1, 1))
 axis.legend(loc="upper left")

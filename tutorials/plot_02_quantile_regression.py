@@ -29,8 +29,9 @@ from eqr_torchrl.tabular import (
     toy_mdp,
 )
 
-COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00")  # distinct for all common kinds of colour vision
-plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
+COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00")  # for all kinds of colour vision
+plt.rcParams.update({"font.size": 9, "legend.frameon": False})
+plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 generator = torch.Generator().manual_seed(0)
 policy = torch.zeros(4, dtype=torch.long)
 
@@ -102,7 +103,9 @@ axis.legend(loc="lower right", ncols=2)
 
 figure, axis = plt.subplots(figsize=(5.2, 2.7), layout="constrained")
 for (label, steps), colour in zip(
-    {"0.05": (0.05, None), "0.001": (0.001, None), "0.05 to 0.001": (0.05, 0.001)}.items(), COLOURS[::2], strict=True
+    {"0.05": (0.05, None), "0.001": (0.001, None), "0.05 to 0.001": (0.05, 0.001)}.items(),
+    COLOURS[::2],
+    strict=True,
 ):
     history = epistemic_quantile_regression(
         posterior,
@@ -140,8 +143,11 @@ for kappa, colour in zip((0.0, 0.1, 1.0), COLOURS[::2], strict=True):
             q, targets, F.quantile_midpoints(num_quantiles, dtype=torch.float64), kappa=kappa
         ).sum().backward()
         optimizer.step()
-    axis.plot(q[0].detach(), F.quantile_midpoints(num_quantiles), "o-", ms=3, color=colour, label=f"kappa = {kappa:g}")
-axis.plot(values.sort().values, torch.linspace(0, 1, len(values)), color="black", lw=0.8, label="truth")
+    levels, label = F.quantile_midpoints(num_quantiles), f"kappa = {kappa:g}"
+    axis.plot(q[0].detach(), levels, "o-", ms=3, color=colour, label=label)
+axis.plot(
+    values.sort().values, torch.linspace(0, 1, len(values)), color="black", lw=0.8, label="truth"
+)
 axis.set(xlabel="value of $s_0$", ylabel="cumulative probability")
 axis.legend(loc="upper left")
 

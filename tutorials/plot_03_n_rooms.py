@@ -33,8 +33,9 @@ from eqr_torchrl.tabular import (
     psrl,
 )
 
-BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"  # distinct for all common kinds of colour vision
-plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
+BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"  # for all kinds of colour vision
+plt.rcParams.update({"font.size": 9, "legend.frameon": False})
+plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 generator = torch.Generator().manual_seed(0)
 torch.manual_seed(0)
 
@@ -49,7 +50,8 @@ figure, axis = plt.subplots(figsize=(6.0, 2.2), layout="constrained")
 axis.set_facecolor("0.3")
 image = axis.imshow(grid.numpy(), cmap="cividis")
 for (row, column), name in (((2, 2), "0.1"), ((2, 8), "start"), ((2, 14), "1")):
-    axis.text(column, row, name, ha="center", va="center", color="black" if name == "1" else "white", fontsize=8)
+    colour = "black" if name == "1" else "white"
+    axis.text(column, row, name, ha="center", va="center", color=colour, fontsize=8)
 axis.set(xticks=[], yticks=[], title="value of the optimal policy")
 figure.colorbar(image, ax=axis, label="discounted return")
 
@@ -90,7 +92,9 @@ snapshots = {}
 for episodes in (1, 10, 100):
     while episode < episodes:
         rollout = env.rollout(20, act)
-        posterior = posterior.update(count_transitions(rollout, posterior.num_states, posterior.num_actions))
+        posterior = posterior.update(
+            count_transitions(rollout, posterior.num_states, posterior.num_actions)
+        )
         episode += 1
     truth = process_values(posterior.sample_process(policy, (500,), generator=generator))[:, start]
     estimate = epistemic_quantile_regression(
@@ -109,10 +113,16 @@ for episodes in (1, 10, 100):
 figure, axes = plt.subplots(2, 3, figsize=(6.6, 3.9), layout="constrained")
 for column, (episodes, (truth, estimate)) in enumerate(snapshots.items()):
     top, bottom = axes[:, column]
-    top.plot(truth.sort().values, torch.linspace(0, 1, len(truth)), color=ORANGE, label="500 solved MDPs")
-    top.plot(estimate.quantiles[start].sort().values, quantile_midpoints(100), color=BLUE, label="EQR")
-    top.axvline(float(policy_values(env.mdp, policy)[start]), color="black", ls=":", lw=1, label="true value")
-    top.set(title=f"{episodes} episode{'s' if episodes > 1 else ''}", xlim=(-12, 12), xlabel="value of the start")
+    top.plot(
+        truth.sort().values, torch.linspace(0, 1, len(truth)), color=ORANGE, label="500 solved MDPs"
+    )
+    top.plot(
+        estimate.quantiles[start].sort().values, quantile_midpoints(100), color=BLUE, label="EQR"
+    )
+    known = float(policy_values(env.mdp, policy)[start])
+    top.axvline(known, color="black", ls=":", lw=1, label="true value")
+    top.set(xlim=(-12, 12), xlabel="value of the start")
+    top.set_title(f"{episodes} episode{'s' if episodes > 1 else ''}")
     quantiles = estimate.history[:, 0].sort(-1).values
     projected = quantile_projection(truth, 100).expand_as(quantiles)
     bottom.plot(estimate.history_iterations, wasserstein_distance(quantiles, projected), color=BLUE)

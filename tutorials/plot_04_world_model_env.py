@@ -24,14 +24,16 @@ from eqr_torchrl.imagination import ModelBasedEnv, make_replay_buffer
 from eqr_torchrl.lab.envs import make_env, termination_for
 from eqr_torchrl.world_models import FixedStepsFit, GaussianEnsemble
 
-BLUE, ORANGE = "#0072B2", "#D55E00"  # distinct for all common kinds of colour vision
-plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
+BLUE, ORANGE = "#0072B2", "#D55E00"  # for all kinds of colour vision
+plt.rcParams.update({"font.size": 9, "legend.frameon": False})
+plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 torch.manual_seed(0)
 
 env = make_env("Pendulum-v1", seed=0)
 replay = make_replay_buffer(10_000)
 replay.extend(env.rollout(1000, break_when_any_done=False))
-print(len(replay), "transitions; angle cosine, sine, speed:", env.observation_spec["observation"].shape)
+shape = env.observation_spec["observation"].shape
+print(len(replay), "transitions; angle cosine, sine, speed:", shape)
 
 # %%
 # A posterior over dynamics
@@ -52,7 +54,9 @@ print({name: value for name, value in report.items() if not isinstance(value, li
 # Row ``m`` acts in member ``m``; the batch size is ``[M, rows]``. It passes TorchRL's own check.
 
 starts = replay[:]["observation"]
-model_env = ModelBasedEnv(world_model, env, termination_fn=termination_for(env), start_states=starts)
+model_env = ModelBasedEnv(
+    world_model, env, termination_fn=termination_for(env), start_states=starts
+)
 check_env_specs(model_env)
 print(model_env.rollout(10)["next", "reward"].shape, "members, rows, steps, 1")
 
@@ -83,7 +87,9 @@ def push_hard(tensordict):
 
 figure, axes = plt.subplots(1, 2, figsize=(6.6, 2.6), sharey=True, layout="constrained")
 for axis, (title, policy) in zip(
-    axes, {"random pushes, as in the data": None, "pumping, unlike the data": push_hard}.items(), strict=True
+    axes,
+    {"random pushes, as in the data": None, "pumping, unlike the data": push_hard}.items(),
+    strict=True,
 ):
     real = env.rollout(40, policy)
     axis.plot(imagine(real)[..., 2].T, color=BLUE, lw=0.9)
@@ -102,14 +108,18 @@ axes[0].legend(loc="upper left")
 # standard deviation is the aleatoric part. The pendulum is deterministic, so all of it should be epistemic, and large
 # where there is no data (dots).
 
-angle, speed = torch.meshgrid(torch.linspace(-torch.pi, torch.pi, 80), torch.linspace(-8, 8, 80), indexing="ij")
+angle, speed = torch.meshgrid(
+    torch.linspace(-torch.pi, torch.pi, 80), torch.linspace(-8, 8, 80), indexing="ij"
+)
 grid = torch.stack([angle.cos(), angle.sin(), speed], -1).reshape(-1, 3)
 with torch.no_grad():
     loc, scale = world_model(grid.expand(5, -1, -1), torch.zeros(5, len(grid), 1))
 between = loc[..., 2].std(0).view(80, 80)
 
 figure, axis = plt.subplots(figsize=(4.8, 3.0), layout="constrained")
-image = axis.pcolormesh(angle.numpy(), speed.numpy(), between.numpy(), cmap="cividis", shading="auto", rasterized=True)
+image = axis.pcolormesh(
+    angle.numpy(), speed.numpy(), between.numpy(), cmap="cividis", shading="auto", rasterized=True
+)
 axis.plot(torch.atan2(starts[:, 1], starts[:, 0]), starts[:, 2], ".", ms=2, color="white")
 axis.set(xlabel="angle from upright (rad)", ylabel="angular speed (rad/s)")
 figure.colorbar(image, ax=axis, label="spread of predicted speed (rad/s)")

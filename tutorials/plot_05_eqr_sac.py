@@ -37,8 +37,9 @@ from eqr_torchrl.testing import toy_env
 from eqr_torchrl.utility import MeanUtility
 from eqr_torchrl.world_models import FixedStepsFit, GaussianEnsemble
 
-BLUE, ORANGE = "#0072B2", "#D55E00"  # distinct for all common kinds of colour vision
-plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
+BLUE, ORANGE = "#0072B2", "#D55E00"  # for all kinds of colour vision
+plt.rcParams.update({"font.size": 9, "legend.frameon": False})
+plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 torch.manual_seed(0)
 torch.set_num_threads(1)  # small tensors
 
@@ -60,7 +61,9 @@ replay = make_replay_buffer(10_000)
 model_buffer = make_model_buffer(10_000, batch_size=128)
 successors = EnsembleSuccessors(model_env, num_next_states=4)
 
-loss = EpistemicQuantileLoss(actor, critic, utility=MeanUtility(), kappa=0.1, target_entropy=-2.0, alpha_init=0.1)
+loss = EpistemicQuantileLoss(
+    actor, critic, utility=MeanUtility(), kappa=0.1, target_entropy=-2.0, alpha_init=0.1
+)
 loss.make_value_estimator(gamma=0.9)
 optimizer = make_optimizer(loss, lr_actor=3e-3, lr_critic=3e-3, lr_alpha=3e-3)
 update = make_update(lambda batch: loss(successors(batch)), optimizer, SoftUpdate(loss, tau=0.02))
@@ -77,7 +80,8 @@ for episode in range(1, 21):
         replay.extend(env.rollout(20, actor))
     fit(replay[:])
     states = replay[:]["observation"]
-    branched_rollout(model_env, actor, states, model_buffer, num_starts=100, horizon=3, keys=["observation", "action"])
+    keys = ["observation", "action"]  # all that the loss reads: it draws its own successors
+    branched_rollout(model_env, actor, states, model_buffer, num_starts=100, horizon=3, keys=keys)
     losses = torch.stack([update(model_buffer.sample()) for _ in range(40)]).mean()
     returns = [row["episode_return"] for row in evaluate(eval_env, actor, num_episodes=5, seed=1)]
     history["env_steps"].append(20 * episode)
@@ -128,7 +132,8 @@ right.set(xlabel="environment steps", ylabel="epistemic std of the value")
 
 states = torch.tensor([[0.0, 0.0], [1.0, 0.0], [2.0, 1.0]])
 with torch.no_grad():
-    quantiles = critic(actor(TensorDict({"observation": states}, [3])))["state_action_value"].sort(-1).values
+    values = critic(actor(TensorDict({"observation": states}, [3])))["state_action_value"]
+    quantiles = values.sort(-1).values
 levels = (torch.arange(15) + 0.5) / 15
 
 figure, axis = plt.subplots(figsize=(4.4, 2.6), layout="constrained")

@@ -20,14 +20,28 @@ import torch
 from tensordict import TensorDict
 from torchrl.objectives import SoftUpdate
 
-from eqr_torchrl import EnsembleSuccessors, EpistemicQuantileLoss, ModelBasedEnv, WorldModel, make_actor, make_critic
+from eqr_torchrl import (
+    EnsembleSuccessors,
+    EpistemicQuantileLoss,
+    ModelBasedEnv,
+    WorldModel,
+    make_actor,
+    make_critic,
+)
 from eqr_torchrl.functional import quantile_midpoints
 from eqr_torchrl.objectives import make_optimizer, make_update
 from eqr_torchrl.testing import toy_env
-from eqr_torchrl.utility import CVaRUtility, EntropicUtility, MeanUtility, OptimisticUtility, QuantileUtility
+from eqr_torchrl.utility import (
+    CVaRUtility,
+    EntropicUtility,
+    MeanUtility,
+    OptimisticUtility,
+    QuantileUtility,
+)
 
-COLOURS = ("#000000", "#D55E00", "#E69F00", "#0072B2", "#009E73")  # distinct for all common kinds of colour vision
-plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
+COLOURS = ("#000000", "#D55E00", "#E69F00", "#0072B2", "#009E73")  # for all kinds of colour vision
+plt.rcParams.update({"font.size": 9, "legend.frameon": False})
+plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 torch.manual_seed(0)
 torch.set_num_threads(1)  # small tensors
 
@@ -92,7 +106,8 @@ successors = EnsembleSuccessors(model_env, num_next_states=4)
 def train(utility, num_updates=250):
     """Policy and critic of a driver with this utility."""
     torch.manual_seed(1)
-    actor, critic = make_actor(env, num_cells=(16,)), make_critic(env, num_quantiles=21, num_cells=(64, 64))
+    actor = make_actor(env, num_cells=(16,))
+    critic = make_critic(env, num_quantiles=21, num_cells=(64, 64))
     loss = EpistemicQuantileLoss(
         actor,
         critic,
@@ -102,13 +117,17 @@ def train(utility, num_updates=250):
         alpha_init=0.003,
     ).make_value_estimator(gamma=0.99)
     optimizer = make_optimizer(loss, lr_actor=1e-2, lr_critic=5e-3)
-    update = make_update(lambda batch: loss(successors(batch)), optimizer, SoftUpdate(loss, tau=0.05))
+    update = make_update(
+        lambda batch: loss(successors(batch)), optimizer, SoftUpdate(loss, tau=0.05)
+    )
     for _ in range(num_updates):
-        update(TensorDict({"observation": torch.zeros(64, 1), "action": 2 * torch.rand(64, 1) - 1}, [64]))
+        actions = 2 * torch.rand(64, 1) - 1
+        update(TensorDict({"observation": torch.zeros(64, 1), "action": actions}, [64]))
     return actor, critic
 
 
-utilities["entropic"] = EntropicUtility(2.0)  # its coefficient has inverse units of reward, which is near 1 here
+# the entropic coefficient has inverse units of reward, which is near 1 here
+utilities["entropic"] = EntropicUtility(2.0)
 drivers = {name: train(utility) for name, utility in utilities.items()}
 
 # %%
@@ -120,17 +139,21 @@ drivers = {name: train(utility) for name, utility in utilities.items()}
 
 actions = torch.linspace(-1, 1, 101).unsqueeze(-1)
 with torch.no_grad():
-    learned = drivers["mean"][1](TensorDict({"observation": torch.zeros(101, 1), "action": actions}, [101]))
+    learned = drivers["mean"][1](
+        TensorDict({"observation": torch.zeros(101, 1), "action": actions}, [101])
+    )
     learned = learned["state_action_value"].sort(-1).values
     rewards = world_model.reward(actions.expand(9, -1, -1)).squeeze(-1)
 speeds = ((actions + 1) / 2).squeeze(-1)
 
 figure, axis = plt.subplots(figsize=(6.0, 3.4), layout="constrained")
-axis.fill_between(speeds, learned[:, 1], learned[:, -2], color="#56B4E9", alpha=0.35, lw=0, label="learned quantiles")
+style = {"color": "#56B4E9", "alpha": 0.35, "lw": 0, "label": "learned quantiles"}
+axis.fill_between(speeds, learned[:, 1], learned[:, -2], **style)
 axis.plot(speeds, rewards.T, color="0.55", lw=0.7)
 for (name, (actor, _)), colour in zip(drivers.items(), COLOURS, strict=True):
     with torch.no_grad():
-        chosen = actor.get_dist(TensorDict({"observation": torch.zeros(1, 1)}, [1])).deterministic_sample
+        at_start = TensorDict({"observation": torch.zeros(1, 1)}, [1])
+        chosen = actor.get_dist(at_start).deterministic_sample
     speed = float((chosen + 1) / 2)
     axis.axvline(speed, color=colour, lw=1.6, label=f"{name}: {speed:.2f}")
 axis.set(xlabel="speed", ylabel="reward", xlim=(0, 1), ylim=(-1.6, 1.0))

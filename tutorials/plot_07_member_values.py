@@ -22,12 +22,19 @@ import torch
 from tensordict import TensorDict
 from torchrl.objectives import SoftUpdate
 
-from eqr_torchrl import EnsembleSuccessors, EpistemicQuantileLoss, FixedStepsFit, GaussianEnsemble, ModelBasedEnv
+from eqr_torchrl import (
+    EnsembleSuccessors,
+    EpistemicQuantileLoss,
+    FixedStepsFit,
+    GaussianEnsemble,
+    ModelBasedEnv,
+)
 from eqr_torchrl.imagination import never_terminates
 from eqr_torchrl.objectives import MemberwiseSACLoss
 from eqr_torchrl.testing import toy_actor, toy_critic, toy_env
 
-plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
+plt.rcParams.update({"font.size": 10, "legend.frameon": False})
+plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 torch.manual_seed(1)
 torch.set_num_threads(1)  # small tensors
 GAMMA, MEMBERS = 0.95, 8
@@ -36,7 +43,9 @@ position, action = torch.rand(1000, 1) - 1, torch.rand(1000, 1) * 2 - 1
 after = {"observation": position + 0.05 * action, "reward": torch.zeros(1000, 1)}
 data = TensorDict({"observation": position, "action": action, "next": after}, [1000])
 
-world_model = GaussianEnsemble(1, 1, num_members=MEMBERS, num_cells=(64, 64), reward_prior_scale=1.0)
+world_model = GaussianEnsemble(
+    1, 1, num_members=MEMBERS, num_cells=(64, 64), reward_prior_scale=1.0
+)
 FixedStepsFit(world_model, num_steps=400, lr=3e-3, batch_size=128)(data)
 
 road = torch.linspace(-1, 1, 81).unsqueeze(-1)
@@ -91,7 +100,8 @@ def learn(loss, critic) -> None:
     loss.make_value_estimator(gamma=GAMMA)
     updater, adam = SoftUpdate(loss, tau=0.05), torch.optim.Adam(critic.parameters(), lr=3e-3)
     for _ in range(1200):
-        batch = TensorDict({"observation": torch.rand(128, 1) * 2 - 1, "action": torch.rand(128, 1) * 2 - 1}, [128])
+        states, moves = torch.rand(128, 1) * 2 - 1, torch.rand(128, 1) * 2 - 1
+        batch = TensorDict({"observation": states, "action": moves}, [128])
         loss.qvalue_v2_loss(on_road(successors(batch)))[0].backward()
         adam.step()
         adam.zero_grad()
@@ -103,7 +113,8 @@ def values(critic):
     with torch.no_grad():
         states = road.expand(20, 81, 1)
         moves = actor(TensorDict({"observation": states}, [20, 81]))["action"]
-        return critic(TensorDict({"observation": states, "action": moves}, [20, 81]))["state_action_value"].mean(0)
+        batch = TensorDict({"observation": states, "action": moves}, [20, 81])
+        return critic(batch)["state_action_value"].mean(0)
 
 
 fixed = {"alpha_init": 1e-8, "fixed_alpha": True}
@@ -115,7 +126,9 @@ learn(EpistemicQuantileLoss(actor, pooled, kappa=0.1, **fixed), pooled)
 learn(MemberwiseSACLoss(actor, memberwise, **fixed), memberwise)
 
 figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.0), sharey=True, layout="constrained")
-for axis, (name, critic) in zip(axes, {"EQR, pooled": pooled, "member values": memberwise}.items(), strict=True):
+for axis, (name, critic) in zip(
+    axes, {"EQR, pooled": pooled, "member values": memberwise}.items(), strict=True
+):
     q = values(critic)
     mean, std = q.mean(-1), q.std(-1)
     axis.axvspan(-1, 0, color="0.92", zorder=0)
@@ -123,7 +136,10 @@ for axis, (name, critic) in zip(axes, {"EQR, pooled": pooled, "member values": m
     axis.fill_between(road[:, 0], mean - std, mean + std, color="#0072B2", alpha=0.4)
     axis.plot(road, mean, color="#0072B2")
     axis.set(title=name, xlabel="position")
-    print(f"{name}: deviation at position 0.8 {std[72]:.1f}, of the members' values {truth[:, 72].std():.1f}")
+    print(
+        f"{name}: deviation at position 0.8 {std[72]:.1f}, "
+        f"of the members' values {truth[:, 72].std():.1f}"
+    )
 axes[0].set_ylabel("value")
 
 # %%

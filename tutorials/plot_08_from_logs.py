@@ -32,12 +32,20 @@ from eqr_torchrl import (
     make_critic,
     make_model_buffer,
 )
-from eqr_torchrl.lab.logs import check_transitions, disagreement, specs_of, split_episodes, transitions_from
+from eqr_torchrl.lab.logs import (
+    check_transitions,
+    disagreement,
+    specs_of,
+    split_episodes,
+    transitions_from,
+)
 from eqr_torchrl.objectives import make_optimizer, make_update
 from eqr_torchrl.utility import CVaRUtility, MeanUtility, OptimisticUtility
 
-COLOURS = {"mean": "#000000", "optimistic": "#D55E00", "careful": "#0072B2"}  # distinct for all kinds of colour vision
-plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
+# for all kinds of colour vision
+COLOURS = {"mean": "#000000", "optimistic": "#D55E00", "careful": "#0072B2"}
+plt.rcParams.update({"font.size": 9, "legend.frameon": False})
+plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 torch.manual_seed(0)
 torch.set_num_threads(1)  # small tensors
 
@@ -53,7 +61,10 @@ def outside(next_observation, action):
     return next_observation.abs() > 1
 
 
-rows = {name: [] for name in ("observation", "action", "reward", "next_observation", "terminated", "episode")}
+rows = {
+    name: []
+    for name in ("observation", "action", "reward", "next_observation", "terminated", "episode")
+}
 for episode in range(25):
     x = torch.rand(1)
     for _ in range(20):
@@ -61,7 +72,9 @@ for episode in range(25):
         action = action.abs() if x < 0.15 else action  # turns back
         following, reward = move(x, action)
         ended = outside(following, action)
-        for name, value in zip(rows, (x, action, reward, following, ended, torch.tensor(episode)), strict=True):
+        for name, value in zip(
+            rows, (x, action, reward, following, ended, torch.tensor(episode)), strict=True
+        ):
             rows[name].append(value)
         if ended:
             break
@@ -87,7 +100,8 @@ still = torch.zeros_like(grid)
 with torch.no_grad():
     rewards = model(grid.expand(5, -1, -1), still.expand(5, -1, -1))[0][..., -1]
 typical = disagreement(model, held_out["observation"], held_out["action"]).quantile(0.99)
-print(f"left end: {float(disagreement(model, grid[:1], still[:1]) / typical):.0f} times the held-out disagreement")
+there = float(disagreement(model, grid[:1], still[:1]) / typical)
+print(f"left end: {there:.0f} times the held-out disagreement")
 
 # %%
 # One line that differs
@@ -100,12 +114,16 @@ print(f"left end: {float(disagreement(model, grid[:1], still[:1]) / typical):.0f
 def train_policy(utility, num_rounds=6, num_updates=50):
     """A policy from the log, under a utility."""
     torch.manual_seed(1)
-    actor, critic = make_actor(env, num_cells=(32,)), make_critic(env, num_quantiles=5, num_cells=(64, 64))
+    actor = make_actor(env, num_cells=(32,))
+    critic = make_critic(env, num_quantiles=5, num_cells=(64, 64))
     loss = MemberwiseSACLoss(actor, critic, utility=utility, alpha_init=0.01, fixed_alpha=True)
     loss.make_value_estimator(gamma=0.9)
-    successors, buffer = EnsembleSuccessors(model_env, num_next_states=1), make_model_buffer(20_000, batch_size=128)
+    successors = EnsembleSuccessors(model_env, num_next_states=1)
+    buffer = make_model_buffer(20_000, batch_size=128)
     optimizer = make_optimizer(loss, lr_actor=3e-3, lr_critic=5e-3)
-    update = make_update(lambda batch: loss(successors(batch)), optimizer, SoftUpdate(loss, tau=0.05))
+    update = make_update(
+        lambda batch: loss(successors(batch)), optimizer, SoftUpdate(loss, tau=0.05)
+    )
     for _ in range(num_rounds):
         branched_rollout(model_env, actor, train["observation"], buffer, num_starts=60, horizon=8)
         for _ in range(num_updates):
@@ -113,7 +131,11 @@ def train_policy(utility, num_rounds=6, num_updates=50):
     return actor
 
 
-utilities = {"mean": MeanUtility(), "optimistic": OptimisticUtility(1.0), "careful": CVaRUtility(0.4)}
+utilities = {
+    "mean": MeanUtility(),
+    "optimistic": OptimisticUtility(1.0),
+    "careful": CVaRUtility(0.4),
+}
 policies = {name: train_policy(utility) for name, utility in utilities.items()}
 
 # %%
@@ -141,7 +163,8 @@ def walk(actor, num_steps=20):
 figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 2.9), layout="constrained")
 left.plot(grid, rewards.T, color="0.6", lw=0.8)
 left.plot(grid, move(grid, still)[1], "k--", lw=1.2)
-left.plot(log["observation"], torch.full_like(log["observation"], -0.9), "|", color="#0072B2", ms=4, alpha=0.3)
+visited = log["observation"]
+left.plot(visited, torch.full_like(visited, -0.9), "|", color="#0072B2", ms=4, alpha=0.3)
 left.set(xlabel="position", ylabel="reward of a step", xlim=(-1, 1))
 for name, actor in policies.items():
     path, earned = walk(actor)

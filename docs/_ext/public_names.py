@@ -118,8 +118,15 @@ def true_signature(app: Sphinx, what: str, name: str, obj: Any, options: Any, si
     return str(inspect.Signature(bare)), returns
 
 
+def whole_property(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Keeps the docstring of a property whole: Napoleon takes what a colon follows in its first line for a type."""
+    if what == "property":
+        lines.insert(0, "")
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("public-names", PublicNames)
+    app.connect("autodoc-process-docstring", whole_property, priority=400)  # before Napoleon
     app.connect("missing-reference", resolve_defining_file)
     app.connect("autodoc-process-signature", true_signature)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

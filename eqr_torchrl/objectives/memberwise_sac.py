@@ -23,9 +23,9 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
 
     Value ``m`` bootstraps in member ``m`` alone, so that each trajectory is consistent with one member:
 
-    .. math:: y_m = \tfrac1K \sum_k r_{mk}
-              + \gamma (1 - d_{mk}) [\bar Q_m(s'_{mk}, a'_{mk}) - \alpha \log \pi(a'_{mk} | s'_{mk})], \qquad
-              L_Q = \sum_m \big(Q_m(s, a) - y_m\big)^2
+    .. math:: y_m &= \tfrac1K \sum_k r_{mk}
+              + \gamma (1 - d_{mk}) [\bar Q_m(s'_{mk}, a'_{mk}) - \alpha \log \pi(a'_{mk} | s'_{mk})] \\
+              L_Q &= \sum_m \big(Q_m(s, a) - y_m\big)^2
 
     Each :math:`Q_m` is the policy's value in one draw from the posterior, so the values are samples of the posterior
     over values (definition 2 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_), whether or not a state can

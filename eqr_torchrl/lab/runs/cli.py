@@ -151,6 +151,10 @@ class _Script(NamedTuple):
         groups = [name for name in usual.hydra.runtime.choices if not name.startswith("hydra/")]
         entries: Any = OmegaConf.to_container(OmegaConf.masked_copy(usual, [str(k) for k in usual if k != "hydra"]))
         entries |= _linked(settings, entries, OmegaConf.create(settings))  # the run may be older than some setting
+        for word in _parse(overrides):
+            files = [folder / word.key_or_group / f"{word.value()}.yaml" for folder in self.folders]
+            if word.key_or_group in groups and (file := next((f for f in files if f.is_file()), None)):
+                _forget(entries, file)
         defaults = ["_self_", *({group: None} for group in groups)]
         OmegaConf.save({"defaults": defaults, **entries}, folder / f"{self.config_name}.yaml")
         return self._replace(folders=[folder, *self.folders])
@@ -279,6 +283,17 @@ def _linked(settings: Any, usual: Any, run: DictConfig) -> Any:
         return {name: _linked(value, usual.get(name), run) for name, value in settings.items()}
     link = re.fullmatch(r"\$\{(\w+)\}", usual) if isinstance(usual, str) else None
     return usual if link and run.get(link[1]) == settings else settings
+
+
+def _forget(settings: Any, file: Path) -> None:
+    """Removes the arguments of each part that a choice, in ``file``, replaces by another one at the top level."""
+    chosen: Any = OmegaConf.to_container(OmegaConf.load(file))
+    nodes = [(settings, chosen)] if "@package _global_" in file.read_text(encoding="utf-8") else []
+    while nodes:
+        node, other = nodes.pop()
+        if "_target_" in other and other["_target_"] != node.get("_target_"):
+            node.clear()
+        nodes += [(node[k], v) for k, v in other.items() if isinstance(v, dict) and isinstance(node.get(k), dict)]
 
 
 def _check_key(word: Any, config: DictConfig) -> None:

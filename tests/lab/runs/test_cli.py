@@ -22,6 +22,7 @@ defaults:
   - env: pendulum
   - algorithm: eqr_sac
   - utility@loss.utility: mean
+  - attitude: null
   - experiment: null
 gamma: 0.99
 cuda_graph: false
@@ -43,6 +44,8 @@ optim: {lr: 0.001, weight_decay: 0.0}
     "algorithm/incomplete.yaml": "# @package _global_\nsuccessors: ???",
     "utility/mean.yaml": "kind: mean",
     "utility/optimistic.yaml": "{kind: optimistic, scale: 1.0}",
+    "attitude/bold.yaml": "# @package _global_\nwish: {_target_: fractions.Fraction, numerator: 1}",
+    "attitude/shy.yaml": "# @package _global_\nwish: {_target_: decimal.Decimal, value: '2'}",
     "experiment/seeds.yaml": "# @package _global_\nhydra: {sweeper: {params: {steps: '1,2'}}}",
 }
 
@@ -286,6 +289,15 @@ def test_a_resumed_run_keeps_its_settings_but_for_those_that_are_typed(configs, 
     cfg = run_hydra(lambda cfg: cfg, configs, "script", [*words, "utility@loss.utility=mean", "env=dmc/cheetah-run"])
     assert (cfg.loss.utility.kind, cfg.env.limit, cfg.steps) == ("mean", 1000, 7)
     assert run_hydra(lambda cfg: cfg.half, configs, "script", [*words, "steps=5"]) == 5  # it follows from another
+
+
+def test_a_part_that_is_chosen_anew_on_resuming_has_no_arguments_of_the_one_before(configs, tmp_path):
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    OmegaConf.save(run_hydra(lambda cfg: cfg, configs, "script", ["attitude=bold"]), run / "config.yaml", resolve=True)
+    save_checkpoint(run / "checkpoints" / "step_000000007.pt", {})
+    wish = run_hydra(lambda cfg: cfg.wish, configs, "script", [f"resume={run}", "attitude=shy"])
+    assert wish == {"_target_": "decimal.Decimal", "value": "2"}  # and no numerator
 
 
 def test_a_run_of_an_older_version_is_refused_before_its_settings_are(configs, tmp_path, capsys):
