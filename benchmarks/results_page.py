@@ -47,11 +47,11 @@ These are short runs on CPUs: the paper's benchmark of 250,000 steps, 16 tasks a
 - **Tables.** "Last" is the mean of the last five evaluations of a run, "best" the highest such mean. Returns are as the
   environment pays them, `reward_scale` included: `-x0.5` in a name halves all rewards.
 - **Few seeds.** Two or three seeds show that something works, not how often ({doc}`../evaluating`).
-- **Settings.** `quick`, `laptop`, `paper` and experiments are those of the commit of each run, which the appendix names.
-  Since then the defaults have changed: `quick` imagines 5 steps from 16 states a step (4 from 20 in these runs), one next
-  state of each member (K = 1) comes with `algorithm=member_values` instead of `budget=laptop`, the randomised prior stays
-  as the first fit made it, and learning no longer depends on the unit of the action (Pendulum's is not 1). These runs
-  were not repeated.
+- **Settings.** `quick`, `laptop`, `paper` and experiments are those of the commit of each run, which the appendix
+  names. Since then the defaults have changed: `quick` imagines 5 steps from 16 states a step (4 from 20 in these
+  runs), one next state of each member (K = 1) comes with `algorithm=member_values` instead of `budget=laptop`, the
+  randomised prior stays as the first fit made it, and learning no longer depends on the unit of the action
+  (Pendulum's is not 1). These runs were not repeated.
 - **Left out here:** tuning, runs that were stopped, earlier runs of the same seed. {doc}`results_appendix` has all of
   them, failures included, with commits and commands.
 """
@@ -203,6 +203,22 @@ def draw(task: str, curves: pd.DataFrame, published: pd.DataFrame, path: Path) -
         figure.legend(loc="outside upper left", fontsize=8)
 
 
+def draw_first_run(evaluations: pd.DataFrame, info: pd.DataFrame, path: Path) -> None:
+    """What the quickstart's command learns: the mean of each evaluation of the newest whole run of each seed."""
+    whole = info[info["note"] == ""].drop_duplicates([*KEY, "seed"], keep="last")
+    first = {"env": "Pendulum-v1", "algorithm": "eqr_sac", "settings": "quick"}
+    shown = evaluations.merge(whole[RUN]).loc[lambda rows: (rows[list(first)] == list(first.values())).all(axis=1)]
+    if shown.empty:
+        return
+    with saved_figure(path, 4.4, 2.6) as figure:
+        panel = figure.subplots()
+        for colour, (seed, rows) in zip(COLOURS, shown.groupby("seed"), strict=False):
+            means = rows.groupby("env_steps")["episode_return"].mean()
+            panel.plot(means.index, means, color=colour, label=f"seed {seed}")
+        panel.set(xlabel="environment steps", ylabel="return", xlim=(0, None))
+        panel.legend()
+
+
 def main() -> None:
     """Reads, draws and writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -227,6 +243,7 @@ def main() -> None:
         draw(task, shown, published, args.out / figure_path(task))
         page.append(main_section(task, shown))
         appendix.append(task_section(task, curves[curves["env"] == task], info, source))
+    draw_first_run(evaluations, info, args.out / "figures" / "pendulum_learning_curve.png")
     (args.out / "results.md").write_text("".join(page), encoding="utf-8")
     (args.out / "results_appendix.md").write_text("".join(appendix), encoding="utf-8")
     print(f"{args.out / 'results.md'}: {len(source)} runs of {curves['env'].nunique()} tasks")
