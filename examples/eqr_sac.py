@@ -20,6 +20,7 @@ from torchrl.collectors import Collector
 from torchrl.objectives import SoftUpdate
 
 from eqr_torchrl.imagination import TRANSITION_KEYS, make_replay_buffer
+from eqr_torchrl.lab.acting import ActingProcess
 from eqr_torchrl.lab.comparison import plot_learning_curve
 from eqr_torchrl.lab.diagnostics import plot_start_values
 from eqr_torchrl.lab.envs import add_guards, open_envs, reward_bounds, rules_for
@@ -59,7 +60,8 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
     fit = instantiate(cfg.fit, world_model)  # maximum likelihood
     rules = rules_for(env, cfg.termination_fn, cfg.reward_fn, learned=world_model.predicts_termination)
     imagine = instantiate(cfg.rollout, world_model, env, **rules)  # T steps in each member
-    add_guards(env, termination_fn=rules["termination_fn"], reward_bounds=cfg.reward_bounds)
+    guard = partial(add_guards, termination_fn=rules["termination_fn"], reward_bounds=cfg.reward_bounds)
+    guard(env)
     check_memory(
         buffer_memory("D", cfg.replay_capacity, env.fake_tensordict().select(*TRANSITION_KEYS)),
         buffer_memory("D_model", imagine.capacity, imagine.transition, cfg.model_buffer.dtype, cfg.device),
@@ -75,10 +77,14 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
     update = make_update(
         lambda batch: loss(successors(batch)), optimizer, updater, sample=model_buffer.sample, cuda_graph=cfg.cuda_graph
     )
-    collector = Collector(
-        env, actor, frames_per_batch=env.batch_size.numel(), total_frames=-1, policy_device=cfg.device,
-        env_device="cpu", storing_device="cpu", auto_register_policy_transforms=False,
-    )  # fmt: skip
+    if cfg.act_while_learning:
+        env.close()  # another process opens it
+        collector = ActingProcess(partial(instantiate, cfg.env, seed=cfg.seed), actor, prepare=guard)
+    else:
+        collector = Collector(
+            env, actor, frames_per_batch=env.batch_size.numel(), total_frames=-1, policy_device=cfg.device,
+            env_device="cpu", storing_device="cpu", auto_register_policy_transforms=False,
+        )  # fmt: skip
 
     # `run` records between two steps; without its lines this still learns
     transitions = run.watch(collector)
@@ -103,7 +109,7 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
     if run.last_return is not None:
         plot_learning_curve(run.folder)
         plot_start_values(
-            env, actor, critics[0], imagine.model_env, run.folder / "figures" / "value_distribution.png",
+            eval_env, actor, critics[0], imagine.model_env, run.folder / "figures" / "value_distribution.png",
             gamma=cfg.gamma, alpha=loss.log_alpha.exp().item(),
         )  # fmt: skip
     return run.last_return

@@ -85,6 +85,7 @@ class LoopSettings:
     device: str = "cpu"
     precision: str = "auto"
     cuda_graph: bool = False
+    act_while_learning: bool = False
     num_threads: int | None = None
     termination_fn: str | None = None
     reward_fn: str | None = None
@@ -199,6 +200,7 @@ class Run:
         self._env: EnvBase | None = None
         self._policy: nn.Module | None = None
         self._evaluate: Callable[..., Sequence[Mapping[str, Any]]] | None = None
+        self._iterator: Iterator[TensorDictBase] | None = None  # of the collector
         self._plan = RunPlan(Path())
         self._status: RunStatus | None = None
         self._evaluation: dict[str, Any] | None = None  # the last one
@@ -249,19 +251,24 @@ class Run:
         Args:
             transitions: a TorchRL collector of the environment whose ``frames_per_batch`` is the number of environments
                 that step together: 1, or ``env.batch_size.numel()``. Their transitions are yielded one by one, so that
-                each counts as a step.
+                each counts as a step. One of another process, such as
+                :class:`~eqr_torchrl.lab.acting.ActingProcess`, goes on after a checkpoint, without a reset.
 
         Raises:
             RuntimeError: if the environment or the policy fails; the message names the environment and the step.
         """
-        iterator, waiting = iter(transitions), []
+        self._iterator = iter(transitions)
+        return self._watch(transitions, self._iterator)
+
+    def _watch(self, collector: Any, iterator: Iterator[TensorDictBase]) -> Iterator[TensorDictBase]:
+        waiting = []
         while True:
             self._lap(None)
             try:
-                if self._restart and self._env is not None:
+                if self._restart and not getattr(collector, "running", False):  # if so, another process acts on
                     entropy = np.random.SeedSequence((self.settings.seed, self.settings.warmup_steps + self._saved_at))
-                    self._env.set_seed(int(entropy.generate_state(1)[0]) % 2**31)
-                    transitions.reset()  # pyright: ignore[reportAttributeAccessIssue]
+                    collector.set_seed(int(entropy.generate_state(1)[0]) % 2**31)
+                    collector.reset()
                     self._restart, self._episodes, waiting = False, {}, []
                 if not waiting:
                     waiting = list(enumerate(next(iterator).reshape(-1).split(1)))
@@ -376,6 +383,8 @@ class Run:
             return
         late = None
         try:
+            if hasattr(self._iterator, "close"):
+                self._iterator.close()  # pyright: ignore  # ends a process that acts
             if error is None and not self._complete:  # the loop was left
                 self._save()
             self._logger.close()
