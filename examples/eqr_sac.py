@@ -106,7 +106,7 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
             for _ in range(cfg.utd_ratio):
                 run.log("train", update())  # learn values, improve the policy
 
-    if run.last_return is not None:
+    if run.last_return is not None and eval_env is not None:
         plot_learning_curve(run.folder)
         plot_start_values(
             eval_env, actor, critics[0], imagine.model_env, run.folder / "figures" / "value_distribution.png",

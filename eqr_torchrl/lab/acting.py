@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torchrl.collectors import AsyncCollector, Collector
 from torchrl.envs import EnvBase
@@ -133,7 +133,7 @@ class _Episodes(Collector):
         gc.disable()
         try:
             with set_exploration_type(self.exploration_type):
-                return torch.stack(list(self._steps()))
+                return TensorDict.stack(list(self._steps()))  # pyright: ignore[reportReturnType]
         except Exception as error:
             self._control.send(str(error))
             raise SystemExit(1) from None

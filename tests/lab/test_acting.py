@@ -1,4 +1,4 @@
-"""Acting goes on in another process while this one learns; one such process leaves a record, which several tests read."""
+"""Acting goes on in another process while this one learns; one such process leaves a record for several tests."""
 
 from __future__ import annotations
 
@@ -192,6 +192,6 @@ def test_a_run_lets_it_act_on_after_a_checkpoint_seeds_what_is_resumed_and_ends_
     first = trained(14)  # 16 steps are four whole episodes; saved first at the step 6, which ends the second of them
     assert (first.seeds, first.closed, first.steps) == ([], 1, 16)
     assert read_csv(tmp_path / "metrics.csv")[0]["collect/episode_return"] == "4.0"
-    second = trained(16, resume="auto")
+    second = trained(16, resume=str(tmp_path))
     [(seed, running)] = second.seeds
     assert seed > 0 and not running and second.closed == 1 and second.steps == 2
