@@ -66,6 +66,46 @@ def test_pages_name_configs_that_exist(page):
         assert named in groups
 
 
+def rows(page: str, header: str) -> list[list[str]]:
+    """Cells of the rows of the table of a page whose header starts so."""
+    table = (ROOT / "docs" / "how_to" / page).read_text(encoding="utf-8").split(header)[1].split("\n\n")[0]
+    return [[cell.strip() for cell in line.split(" | ")] for line in table.splitlines()[2:]]
+
+
+def test_defaults_on_the_page_about_tuning_are_those_of_the_configuration():
+    hydra = pytest.importorskip("hydra")
+    omegaconf = pytest.importorskip("omegaconf")
+    with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        cfg = hydra.compose("eqr_sac", ["budget=quick"])
+    numbers = {}
+    for names, default, *_ in rows("tune.md", "| setting | default with `budget=quick` |"):
+        for name in re.findall(r"`([\w.]+)`", names):
+            assert omegaconf.OmegaConf.select(cfg, name) is not None, name
+            if re.fullmatch(r"[\d,.e-]+", default):
+                numbers[name] = float(default.replace(",", ""))
+    assert len(numbers) >= 11
+    assert {name: float(omegaconf.OmegaConf.select(cfg, name)) for name in numbers} == numbers
+
+
+def test_the_page_about_composition_names_every_choice_of_every_group():
+    for group, _, choices in rows("compose_an_algorithm.md", "| group | decides | choices |"):
+        named = set(re.findall(r"`([\w/.]+)`", choices)) - {"dmc/..."}
+        folder = ROOT / "configs" / group.strip("| `")
+        assert named == {path.stem for path in folder.glob("*.yaml")}, group
+
+
+def test_options_of_the_check_exist():
+    found = {option for page in PAGES for option in _check_options(page.read_text(encoding="utf-8"))}
+    source = (PACKAGE / "lab" / "envs" / "check.py").read_text(encoding="utf-8")
+    assert "--max-episode-steps" in found
+    assert all(f'"{option}"' in source for option in found)
+
+
+def _check_options(text: str) -> list[str]:
+    calls = re.findall(r"eqr_torchrl\.lab\.envs\.check ([^\n]*)", text.replace("\\\n", " "))
+    return [option for call in calls for option in re.findall(r"--[\w-]+", call)]
+
+
 @pytest.mark.parametrize(("page", "command"), commands(), ids=lambda value: value.replace(" ", "_")[:80])
 def test_command_lines_compose(page, command):
     """Each override that a page shows is one that Hydra accepts, one combination of a sweep at a time."""
