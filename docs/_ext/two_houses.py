@@ -101,7 +101,7 @@ def picture() -> str:
             "examples/ and configs/, or as commands",
         )
     )
-    parts.append(box("eqr_sac, sac, offline, diagnose ...", right + 14, under + head, "lab_recipes", BLUE, inner))
+    parts.append(box("eqr_sac, sac, offline, diagnose ...", right + 14, under + head, "commands", BLUE, inner))
     edge, middle = left + inner + 28, top + head + 2 * step
     arrows = (
         (right - 4, middle, edge + 6, middle, "imports"),

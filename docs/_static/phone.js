@@ -8,6 +8,7 @@ document.addEventListener("DOMContentLoaded", () => {
     for (const row of table.querySelectorAll("tbody tr")) {
       [...row.cells].forEach((cell, i) => {
         if (headers[i]) cell.dataset.header = headers[i];
+        cell.classList.toggle("blank", !cell.textContent.trim());
       });
     }
   }
