@@ -14,7 +14,7 @@ from sphinx.util.docutils import SphinxDirective
 
 ROOT = Path(__file__).parents[2] / PACKAGE
 METHOD = ("functional", "utility", "networks", "world_models", "imagination", "objectives")
-LAB = ("envs", "runs", "logs", "evaluation", "judging", "diagnostics", "comparison", "figures", "memory")
+LAB = ("envs", "acting", "runs", "logs", "evaluation", "judging", "diagnostics", "comparison", "figures", "memory")
 GREEN, BLUE, GREY = "#009e73", "#0072b2", "#777777"
 WIDTH, HEIGHT, GAP = 152, 46, 12  # of a box
 ABOUT = "Folders of the method and of the laboratory; only the laboratory imports the method."

@@ -22,6 +22,8 @@ from torchrl.envs.utils import set_exploration_type, step_mdp
 
 from eqr_torchrl.lab.runs import seed_everything
 
+__all__ = ["ActingProcess"]
+
 _TO_CLOSE = 60.0  # seconds, for an environment that has to come to rest
 
 
