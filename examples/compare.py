@@ -15,12 +15,12 @@ columns do not show. Scores are read at the last step that all runs of a task ha
 from __future__ import annotations
 
 import argparse
-import sys
 import warnings
 from pathlib import Path
 
 import pandas as pd
 
+from eqr_torchrl.lab.command import parser_of, run_command
 from eqr_torchrl.lab.comparison import (
     PAPER_SMOOTHING,
     aggregate_table,
@@ -44,10 +44,7 @@ FEW = 5  # runs below which an interval is too narrow to rely on
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=(__doc__ or "").replace("python examples/compare.py", "%(prog)s"),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of(__doc__, "compare.py")
     parser.add_argument("sources", nargs="+", metavar="[NAME=]PATH", help="run folders or CSV files")
     parser.add_argument("--out", type=Path, default=Path("comparison"), help="folder for results (%(default)s)")
     parser.add_argument(
@@ -225,11 +222,8 @@ def main() -> None:
 
 
 def cli() -> None:
-    """The command line: what a user can cause is told in one line."""
-    try:
-        main()
-    except (ValueError, ImportError, OSError) as error:
-        sys.exit(f"{Path(sys.argv[0]).name}: {error}")
+    """The command line."""
+    run_command(main)
 
 
 if __name__ == "__main__":

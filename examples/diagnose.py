@@ -16,7 +16,6 @@ import argparse
 import csv
 import math
 import statistics
-import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,6 +25,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torchrl.envs import EnvBase
 
+from eqr_torchrl.lab.command import parser_of, run_command
 from eqr_torchrl.lab.diagnostics import (
     Episodes,
     calibration_error,
@@ -54,10 +54,7 @@ TAIL = 0.01  # share of a value that may lie beyond the end of an episode or rol
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=(__doc__ or "").replace("python examples/diagnose.py", "%(prog)s"),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of(__doc__, "diagnose.py")
     parser.add_argument("source", type=Path, help="run folder, or one of its checkpoints")
     parser.add_argument(
         "--out", type=Path, help="folder for figures and numbers (figures/diagnostics in the run folder)"
@@ -294,11 +291,8 @@ def mean_and_std(values: torch.Tensor) -> str:
 
 
 def cli() -> None:
-    """The command line: what a user can cause is told in one line."""
-    try:
-        main()
-    except (ValueError, ImportError, OSError) as error:
-        sys.exit(f"{Path(sys.argv[0]).name}: {error}")
+    """The command line."""
+    run_command(main)
 
 
 if __name__ == "__main__":

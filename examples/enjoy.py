@@ -11,14 +11,13 @@ pygame. An environment of your own needs render() and render_mode="rgb_array", a
 
 from __future__ import annotations
 
-import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
+from eqr_torchrl.lab.command import parser_of, run_command
 from eqr_torchrl.lab.runs import load_agent
 
 RENDERING = "without a display, set MUJOCO_GL=egl or MUJOCO_GL=osmesa; classic control needs pip install pygame"
@@ -26,10 +25,7 @@ RENDERING = "without a display, set MUJOCO_GL=egl or MUJOCO_GL=osmesa; classic c
 
 def main() -> None:
     """Loads, acts, prints, and writes the video."""
-    parser = argparse.ArgumentParser(
-        description=(__doc__ or "").replace("python examples/enjoy.py", "%(prog)s"),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of(__doc__, "enjoy.py")
     parser.add_argument("source", help="run folder, one of its checkpoints, or its policy.pt")
     parser.add_argument("--env", help="environment in place of the one that source names, such as crane:Crane")
     parser.add_argument("--episodes", type=int, default=5, help="episodes to run (%(default)s)")
@@ -109,11 +105,8 @@ def write_video(path: Path, frames: list[Any], rate: float) -> None:
 
 
 def cli() -> None:
-    """The command line: what a user can cause is told in one line."""
-    try:
-        main()
-    except (ValueError, ImportError, RuntimeError, OSError) as error:
-        sys.exit(f"{Path(sys.argv[0]).name}: {error}")
+    """The command line."""
+    run_command(main)
 
 
 if __name__ == "__main__":

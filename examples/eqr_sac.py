@@ -8,14 +8,12 @@ python examples/eqr_sac.py data=npz data.path=log.npz               # from a log
 
 from __future__ import annotations
 
-import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
-from torchrl import torchrl_logger
 from torchrl.collectors import Collector
 from torchrl.objectives import SoftUpdate
 
@@ -24,15 +22,12 @@ from eqr_torchrl.lab.acting import ActingProcess
 from eqr_torchrl.lab.comparison import plot_learning_curve
 from eqr_torchrl.lab.diagnostics import plot_start_values
 from eqr_torchrl.lab.envs import add_guards, open_envs, reward_bounds, rules_for
-from eqr_torchrl.lab.evaluation import evaluate
+from eqr_torchrl.lab.evaluation import evaluate, seed_everything
 from eqr_torchrl.lab.logs import read_transitions
 from eqr_torchrl.lab.memory import buffer_memory, check_memory
-from eqr_torchrl.lab.runs import LoopSettings, Run, load_agent, seed_everything
+from eqr_torchrl.lab.runs import LoopSettings, Run, load_agent
 from eqr_torchrl.lab.runs.cli import run_hydra
 from eqr_torchrl.objectives import make_update
-
-warnings.filterwarnings("ignore", category=DeprecationWarning, module="torchrl")
-torchrl_logger.setLevel("WARNING")
 
 
 def main(cfg: DictConfig) -> float | None:
@@ -117,7 +112,7 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
 
 def cli() -> None:
     """The command line."""
-    run_hydra(main, Path(__file__).parents[1] / "configs", "eqr_sac", schema=LoopSettings)
+    run_hydra(main, Path(__file__).parents[1] / "configs", "eqr_sac", schema=LoopSettings.of)
 
 
 if __name__ == "__main__":

@@ -11,19 +11,16 @@ from typing import Any, cast
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
-from torchrl import torchrl_logger
 from torchrl.objectives import SoftUpdate
 
 from eqr_torchrl.imagination import ModelBasedEnv
 from eqr_torchrl.lab import logs
 from eqr_torchrl.lab.comparison import plot_learning_curve
-from eqr_torchrl.lab.evaluation import evaluate
+from eqr_torchrl.lab.evaluation import evaluate, seed_everything
 from eqr_torchrl.lab.judging import Judge, functions_of, offline_report
-from eqr_torchrl.lab.runs import LoopSettings, Run, seed_everything
+from eqr_torchrl.lab.runs import LoopSettings, Run
 from eqr_torchrl.lab.runs.cli import run_hydra
 from eqr_torchrl.objectives import make_update
-
-torchrl_logger.setLevel("WARNING")
 
 
 def main(cfg: DictConfig) -> float | None:
@@ -82,7 +79,7 @@ def main(cfg: DictConfig) -> float | None:
 
 
 def cli() -> None:
-    run_hydra(main, Path(__file__).parents[1] / "configs", "offline", schema=LoopSettings)
+    run_hydra(main, Path(__file__).parents[1] / "configs", "offline", schema=LoopSettings.of)
 
 
 if __name__ == "__main__":

@@ -7,28 +7,23 @@ python examples/sac.py critic=quantile loss=epistemic_quantile labels.algorithm=
 
 from __future__ import annotations
 
-import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
-from torchrl import torchrl_logger
 from torchrl.collectors import Collector
 from torchrl.objectives import SoftUpdate
 
 from eqr_torchrl.imagination import TRANSITION_KEYS, make_replay_buffer
 from eqr_torchrl.lab.comparison import plot_learning_curve
 from eqr_torchrl.lab.envs import open_envs
-from eqr_torchrl.lab.evaluation import evaluate
+from eqr_torchrl.lab.evaluation import evaluate, seed_everything
 from eqr_torchrl.lab.memory import buffer_memory, check_memory
-from eqr_torchrl.lab.runs import LoopSettings, Run, seed_everything
+from eqr_torchrl.lab.runs import LoopSettings, Run
 from eqr_torchrl.lab.runs.cli import run_hydra
 from eqr_torchrl.objectives import make_update
-
-warnings.filterwarnings("ignore", category=DeprecationWarning, module="torchrl")
-torchrl_logger.setLevel("WARNING")
 
 
 def main(cfg: DictConfig) -> float | None:
@@ -71,7 +66,7 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
 
 def cli() -> None:
     """The command line."""
-    run_hydra(main, Path(__file__).parents[1] / "configs", "sac", schema=LoopSettings)
+    run_hydra(main, Path(__file__).parents[1] / "configs", "sac", schema=LoopSettings.of)
 
 
 if __name__ == "__main__":

@@ -40,12 +40,17 @@ def compose():
     return composed
 
 
+def checked(*overrides):
+    """The settings that the script gets, which its command line has checked: or it exits."""
+    return run_hydra(lambda cfg: cfg, CONFIGS, "eqr_sac", list(overrides), schema=LoopSettings.of)
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_every_algorithm_goes_with_every_utility_and_every_budget(compose, algorithm):
+def test_every_algorithm_goes_with_every_utility_and_every_budget(algorithm):
     offset = ALGORITHMS.index(algorithm)  # over all algorithms, every utility meets every budget
     for i, utility in enumerate([None] * len(BUDGETS) if algorithm in SCALAR else UTILITIES):
         budget = BUDGETS[(i + offset) % len(BUDGETS)]
-        cfg = compose(f"algorithm={algorithm}", f"budget={budget}", *([f"utility={utility}"] if utility else []))
+        cfg = checked(f"algorithm={algorithm}", f"budget={budget}", *([f"utility={utility}"] if utility else []))
         assert (cfg.labels.algorithm, cfg.labels.utility) == (algorithm, utility or "")
         assert ("utility" in cfg.loss) == (utility is not None)
 
@@ -141,11 +146,8 @@ GROUPS = ("actor", "fit", "logger", "model_buffer", "optim", "successors", "util
 def test_every_choice_of_every_group_goes_with_every_budget(budget):
     found = [choices(group) for group in GROUPS]
     rounds = [[names[i % len(names)] for names in found] for i in range(max(map(len, found)))]  # each choice once
-    jobs = [[f"{group}={choice}" for group, choice in zip(GROUPS, names, strict=True)] for names in rounds]
-    for words in [*jobs, *([f"algorithm={algorithm}"] for algorithm in ALGORITHMS)]:
-        run_hydra(
-            lambda cfg: None, CONFIGS, "eqr_sac", [*words, f"budget={budget}"], schema=LoopSettings
-        )  # or it exits
+    for names in rounds:
+        checked(*(f"{group}={choice}" for group, choice in zip(GROUPS, names, strict=True)), f"budget={budget}")
 
 
 SCALE = {

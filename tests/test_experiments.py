@@ -73,7 +73,7 @@ def sweep(experiment: str, *overrides: str) -> list:
         CONFIGS,
         script(experiment),
         command,
-        schema=LoopSettings,
+        schema=LoopSettings.of,
     )
     return jobs
 

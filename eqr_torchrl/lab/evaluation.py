@@ -16,7 +16,7 @@ from torchrl.checkpoint import GlobalRNGState
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type, step_mdp
 
-__all__ = ["EpisodeRow", "evaluate"]
+__all__ = ["EpisodeRow", "evaluate", "seed_everything"]
 
 
 class EpisodeRow(TypedDict):
@@ -147,6 +147,21 @@ def evaluation_mode(*modules: nn.Module) -> Iterator[None]:
             setattr(submodule, name, value)
 
 
+def seed_everything(seed: int) -> None:
+    """Seeds the global generators of torch, NumPy (which environments may draw from) and Python.
+
+    Examples:
+        >>> seed_everything(1)
+        >>> a = torch.rand(1)
+        >>> seed_everything(1)
+        >>> torch.equal(a, torch.rand(1))
+        True
+    """
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - the global generator is meant
+    random.seed(seed)
+
+
 @contextmanager
 def isolated_rng(seed: int | None = None) -> Iterator[None]:
     """Global generators of torch, numpy and Python: seeded inside if ``seed`` is given, as before at the end."""
@@ -154,9 +169,7 @@ def isolated_rng(seed: int | None = None) -> Iterator[None]:
     before = generators.state_dict()
     try:
         if seed is not None:
-            torch.manual_seed(seed)
-            np.random.seed(seed % 2**32)  # noqa: NPY002, the global state itself is meant
-            random.seed(seed)
+            seed_everything(seed)
         yield
     finally:
         generators.load_state_dict(before)

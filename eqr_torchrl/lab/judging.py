@@ -54,7 +54,7 @@ class Judge:
     The interval is :math:`\hat J \pm q\,s`, where :math:`s^2` is the variance of that mean over members plus what the
     rollouts' own noise leaves in it. :math:`q` is conformal (split; `Lei et al. (2018)
     <https://arxiv.org/abs/1604.04173>`_): the logged actions of held-out episodes are imagined in the same way,
-    and a share ``confidence`` of their real returns lies within ``q`` deviations.
+    and a share ``confidence`` of their real returns lies within ``q`` standard deviations.
 
     Judge in members that the policy was not trained in: it has learned to exploit the errors of the others.
 
@@ -69,7 +69,7 @@ class Judge:
     Attributes:
         horizon: steps that are imagined.
         limit: steps of the longest episode, the time limit that is assumed.
-        width: :math:`q`, in deviations.
+        width: :math:`q`, in standard deviations.
         logged: mean return of the held-out and training episodes, with the interval of its standard error.
         trusted: steps until the members' error reaches the spread of the states.
 
@@ -314,4 +314,4 @@ def advice(judge: Judge, found: Judgement, *, explained: float = 1.0, reward: fl
         return f"Better than the logging policy even at the lower end, by {gain:.3g}: try it, and watch it closely."
     if found.high < judge.logged.value:
         return "Worse than the logging policy even at the upper end: keep the logging policy, or train longer."
-    return "Not to be told from the logging policy: log more episodes, or ask for less by a more cautious utility."
+    return "Indistinguishable from the logging policy: log more episodes, or ask for less by a more cautious utility."

@@ -61,13 +61,19 @@ def make_judge(model, seed=0, **options):
     return Judge(env, train, held_out, seed=seed, **options), train
 
 
+@pytest.fixture(scope="module")
+def walk():
+    """A judge of members that are nearly right, and the training episodes."""
+    return make_judge(Walk())
+
+
 def true_return(action, start):
     """Without noise: the reward of step t is x_0 + t a + a; the noise has mean 0."""
     return sum(start + (t + 1) * action for t in range(LIMIT))
 
 
-def test_the_value_is_that_of_the_policy_and_the_interval_holds_it():
-    judge, _ = make_judge(Walk())
+def test_the_value_is_that_of_the_policy_and_the_interval_holds_it(walk):
+    judge, _ = walk
     start = torch.stack([episode["observation"][0] for episode in judge.held_out]).mean().item()
     for action in (-0.2, 0.0, 0.2):
         found = judge(Constant(action))
@@ -98,8 +104,8 @@ def test_beyond_the_trusted_steps_the_logging_policy_counts():
     assert judge._value(state, torch.zeros(2)).tolist() == [0.0, 0.0]
 
 
-def test_the_report_is_one_page_with_one_advice():
-    judge, train = make_judge(Walk())
+def test_the_report_is_one_page_with_one_advice(walk):
+    judge, train = walk
     lines = offline_report(judge, Constant(0.3), train)
     assert len(lines) == 6 and all("\n" not in line for line in lines)
     assert lines[-1].startswith("advice             Better than the logging policy even at the lower end")
@@ -111,7 +117,7 @@ def test_the_report_is_one_page_with_one_advice():
     [
         (Judgement(9.0, 5.0, 13.0), "Better than the logging policy even at the lower end, by 4"),
         (Judgement(-9.0, -13.0, -5.0), "Worse than"),
-        (Judgement(1.0, -3.0, 5.0), "Not to be told from the logging policy"),
+        (Judgement(1.0, -3.0, 5.0), "Indistinguishable from the logging policy"),
     ],
 )
 def test_advice_compares_the_interval_with_the_logging_policy(found, begin):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
 from pathlib import Path
 
 import hydra
@@ -19,6 +21,7 @@ TINY = [
     "env_steps=6",
     "eval_every=3",
     "checkpoint_every=2",
+    "keep_checkpoints=9",
     "log_every=1",
     "retrain_every=3",
     "batch_size=10",
@@ -31,31 +34,45 @@ TINY = [
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of TorchRL
 
 
-@pytest.fixture
-def start(tmp_path, monkeypatch):
-    """Runs a script in a folder of a name, on a log of twelve episodes of ten steps."""
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    """A log of twelve episodes of ten steps."""
     data = toy_env(max_steps=10).rollout(120, break_when_any_done=False)
     arrays = {"observations": data["observation"], "actions": data["action"], "rewards": data["next", "reward"]}
     arrays |= {"next_observations": data["next", "observation"], "timeouts": data["next", "truncated"]}
-    np.savez(tmp_path / "plant.npz", **{name: value.numpy() for name, value in arrays.items()})
+    path = tmp_path_factory.mktemp("log") / "plant.npz"
+    np.savez(path, **{name: value.numpy() for name, value in arrays.items()})
+    return path
+
+
+@pytest.fixture(scope="module")
+def start(log):
+    """Runs a script on the log, in a folder beside it."""
 
     def run(run_dir: str, *overrides: str, script: str = "offline", tiny=TINY):
         spec = importlib.util.spec_from_file_location(f"example_{script}", ROOT / "examples" / f"{script}.py")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        for name in ("plot_learning_curve", "plot_value_distribution"):
-            monkeypatch.setattr(module, name, lambda *args: None, raising=False)
-        words = [*tiny, "data=npz", f"data.path={tmp_path / 'plant.npz'}", f"run_dir={tmp_path / run_dir}", *overrides]
+        module.plot_learning_curve = module.plot_start_values = lambda *args, **kwargs: None
+        folder = log.parent / run_dir
+        words = [*tiny, "data=npz", f"data.path={log}", f"run_dir={folder}", *overrides]
         with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
             cfg = hydra.compose(script, words)
-        return tmp_path / run_dir, module.main(cfg)
+        return folder, module.main(cfg)
 
     return run
 
 
-def test_a_log_becomes_a_policy_and_a_page_about_it(start, capsys):
-    folder, low = start("run")
-    printed = capsys.readouterr().out
+@pytest.fixture(scope="module")
+def learned(start):
+    """A finished run: its folder, the lower end of its judged return, and what it printed."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        folder, low = start("run")
+    return folder, low, printed.getvalue()
+
+
+def test_a_log_becomes_a_policy_and_a_page_about_it(learned):
+    folder, low, printed = learned
     assert "ok      order" in printed and "advice   " in printed
     judged = [row for row in read_csv(folder / "metrics.csv") if row["judged/low"]]
     assert float(judged[-1]["judged/low"]) <= float(judged[-1]["judged/value"]) <= float(judged[-1]["judged/high"])
@@ -72,12 +89,10 @@ def test_a_log_becomes_a_policy_and_a_page_about_it(start, capsys):
         diagnose_offline(folder.parent)
 
 
-def test_a_resumed_run_continues_to_the_letter(start):
-    whole, _ = start("whole")
-    parts, _ = start("parts", "env_steps=4")
-    start("parts", f"resume={parts}")
-    files = [folder / "checkpoints" / "step_000000006.pt" for folder in (whole, parts)]
-    losses = [load_checkpoint(file)["parts"]["loss"] for file in files]
+def test_a_resumed_run_continues_to_the_letter(start, learned):
+    whole = learned[0] / "checkpoints"
+    again, _ = start("again", f"resume={whole / 'step_000000004.pt'}")
+    losses = [load_checkpoint(path / "step_000000006.pt")["parts"]["loss"] for path in (whole, again / "checkpoints")]
     assert all(torch.equal(value, losses[1][name]) for name, value in losses[0].items())
 
 
@@ -87,11 +102,10 @@ def test_the_baselines_are_choices_of_the_same_parts(start, pessimism):
     assert read_csv(folder / "evaluations.csv")[0]["utility"] == "mean"
 
 
-def test_online_learning_starts_with_the_log_and_with_an_offline_run(start):
-    offline, _ = start("offline", "env_steps=3")
+def test_online_learning_starts_with_the_log_and_with_an_offline_run(start, learned):
     module = "budget=smoke", "progress=false", "env_steps=4", "retrain_every=2", "eval_every=null", "batch_size=10"
     rest = "algorithm=member_values", "env.max_episode_steps=9", "world_model.num_cells=[16]"
-    rest += ("actor.num_cells=[128,128]", f"start_from={offline}", "world_model.prior_scale=0.1", "fit.num_steps=1")
+    rest += ("actor.num_cells=[128,128]", f"start_from={learned[0]}", "world_model.prior_scale=0.1", "fit.num_steps=1")
     folder, _ = start("online", *rest, script="eqr_sac", tiny=module)
     replay = load_checkpoint(folder / "checkpoints" / "step_000000004.pt")["parts"]["replay"]
     assert replay["num_rows"] == 120 + 1 + 4  # the log, one step in place of the warm-up, and four

@@ -38,8 +38,8 @@ def interquartile_mean(scores: Scores) -> FloatArray:
         0.5
     """
     pooled = np.sort(_pooled(scores), axis=-1)
-    cut = pooled.shape[-1] // 4
-    return pooled[..., cut : pooled.shape[-1] - cut].mean(axis=-1)
+    trimmed = pooled.shape[-1] // 4
+    return pooled[..., trimmed : pooled.shape[-1] - trimmed].mean(axis=-1)
 
 
 def mean_score(scores: Scores) -> FloatArray:

@@ -24,7 +24,7 @@ def read_runs(sources: str | Path | Sequence[str | Path], *, columns: Mapping[st
 
     A CSV file has the columns env, algorithm, utility, seed, env_steps and episode_return; other columns are ignored,
     ``utility`` may be missing, and lines that start with ``#`` are comments. A last row without a line break, which may
-    be cut off inside a number, is left out with a warning, and so is a file without evaluations.
+    be truncated inside a number, is left out with a warning, and so is a file without evaluations.
 
     Args:
         sources: one path or several. A folder stands for every ``evaluations.csv`` in it, however deep. ``NAME=PATH``
@@ -83,7 +83,7 @@ def _read_file(file: Path, columns: Mapping[str, str]) -> pd.DataFrame:
     lines = [line for line in text.splitlines(keepends=True) if line.strip() and not line.startswith("#")]
     if len(lines) > 1 and not lines[-1].endswith(("\n", "\r")):
         warnings.warn(
-            f"{file}: no line break follows the last row, which may be cut off and is left out.", stacklevel=3
+            f"{file}: no line break follows the last row, which may be truncated and is left out.", stacklevel=3
         )
         lines.pop()
     if not lines:

@@ -51,7 +51,7 @@ def sample_episodes(
         env: one environment, batch size ``[]``.
         policy: acts; its actions are sampled unless ``deterministic``.
         num_episodes: number of episodes.
-        max_steps: steps at which an episode is cut.
+        max_steps: steps at which an episode is truncated.
         gamma: discount, in [0, 1].
         alpha: entropy temperature, in units of reward: a soft critic's values contain this bonus. Needs a policy with
             ``get_dist``.
@@ -61,8 +61,8 @@ def sample_episodes(
 
     Returns:
         For each episode of length T: ``transitions``, batch size ``[T]``; ``returns``, G from each of its states, in
-        units of reward, shape ``[T]``; ``tail_weight``, the weight in them of the value where the episode was cut, 0 if
-        it terminated, shape ``[T]``.
+        units of reward, shape ``[T]``; ``tail_weight``, the weight in them of the value where it was truncated, 0 if it
+        terminated, shape ``[T]``.
 
     Raises:
         ValueError: if a number is out of its range, or an entropy bonus is asked of deterministic actions.
@@ -88,10 +88,10 @@ def sample_episodes(
             for r in reward.flip(0):
                 values.append(r + gamma * values[-1])
             steps_left = torch.arange(len(reward), 0, -1).to(reward)
-            cut = ~episode["next", "terminated"][-1]
+            truncated = ~episode["next", "terminated"][-1]
             transitions.append(episode)
             returns.append(torch.stack(values[:0:-1]).float())
-            tail_weights.append((cut * gamma**steps_left).float())
+            tail_weights.append((truncated * gamma**steps_left).float())
     return Episodes(transitions, returns, tail_weights)
 
 

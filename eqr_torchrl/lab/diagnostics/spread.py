@@ -27,6 +27,8 @@ class ValueSpread(NamedTuple):
     critic_std: float
     member_std: float
     error: float
+    atoms: Tensor | None = None
+    members: Tensor | None = None
 
     @property
     def ratio(self) -> float:
@@ -73,7 +75,8 @@ def value_spread(
         [0, 1]; ``critic_std`` and ``member_std``, standard deviations over atoms and over members (without Bessel's
         correction), root mean square over the states, in units of return, and their ``ratio``; ``error``, the root mean
         square distance of the critic from the members' values, in units of return: member by member if ``memberwise``,
-        else of the means, divided by ``1 - left_out``, because only the steps before the horizon show it.
+        else of the means, divided by ``1 - left_out``, because only the steps before the horizon show it; ``atoms`` of
+        the critic, ``[R, N]``, and values in the ``members``, ``[R, M]``, that were compared.
 
     Raises:
         ValueError: if ``memberwise`` and the critic does not have M atoms, or a number is out of its range.
@@ -113,7 +116,8 @@ def value_spread(
     critic_std, member_std, error = (
         float(squares.mean().clamp_min(0).sqrt()) for squares in (atoms.var(-1, correction=0), variance, squared_error)
     )
-    return ValueSpread(horizon, left_out, memberwise, critic_std, member_std, error / max(1 - left_out, 1e-6))
+    error /= max(1 - left_out, 1e-6)
+    return ValueSpread(horizon, left_out, memberwise, critic_std, member_std, error, atoms, members)
 
 
 def spread_verdict(spread: ValueSpread, *, coverage: float | None = None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 from tensordict.nn import TensorDictModuleBase
@@ -12,12 +13,11 @@ from torchrl.envs import EnvBase
 from eqr_torchrl.imagination import ModelBasedEnv
 from eqr_torchrl.lab.diagnostics.critic_values import value_quantiles
 from eqr_torchrl.lab.diagnostics.plots import plot_value_distribution
-from eqr_torchrl.lab.diagnostics.returns import member_returns
+from eqr_torchrl.lab.diagnostics.spread import value_spread
 
 TAIL = 0.01  # share of a value that may lie beyond the end of a rollout
 
 
-@torch.no_grad()
 def plot_start_values(
     env: EnvBase,
     policy: TensorDictModuleBase,
@@ -45,7 +45,7 @@ def plot_start_values(
         gamma: discount, in [0, 1).
         alpha: entropy temperature, as in :func:`sample_episodes`.
         num_states: start states, R.
-        num_rollouts: rollouts from each state in each member.
+        num_rollouts: rollouts from each state in each member; at least 2.
         seed: of the noise and the actions; the global generators are untouched.
 
     Returns:
@@ -60,20 +60,19 @@ def plot_start_values(
     """
     observations = [env.reset()["observation"] for _ in range(num_states)]
     observation = torch.stack(observations).flatten(0, -2)[:num_states]  # of several environments, one after the other
-    quantiles = value_quantiles(critic, policy, observation, num_actions=32, seed=seed).cpu()  # [R, N]
-    if quantiles.shape[-1] < 2:
+    if value_quantiles(critic, policy, observation[:1]).shape[-1] < 2:
         return None
     horizon = min(math.ceil(math.log(TAIL) / math.log(gamma)), 1000) if gamma > 0 else 1
-    members = member_returns(
-        model_env, policy, observation, horizon=horizon, gamma=gamma, num_rollouts=num_rollouts, alpha=alpha, seed=seed
-    ).returns.mean(-1).cpu()  # fmt: skip
-    error = (quantiles.mean(-1) - members.mean(-1)).square().mean().sqrt().item()
-    critic_std, member_std = (x.var(-1, correction=0).mean().sqrt().item() for x in (quantiles, members))
-    verdict = "Not converged: the" if error > 2 * max(critic_std, member_std) else "The"
+    spread = value_spread(
+        model_env, policy, critic, observation, horizon=horizon, gamma=gamma, alpha=alpha, num_rollouts=num_rollouts,
+        seed=seed,
+    )  # fmt: skip
+    verdict = "Not converged: the" if spread.error > 2 * max(spread.critic_std, spread.member_std) else "The"
     title = (
-        f"{verdict} critic is {error:.3g} from its models; standard deviation {critic_std:.3g}, of its models "
-        f"{member_std:.3g}; not compared with real episodes"
+        f"{verdict} critic is {spread.error:.3g} from its models; standard deviation {spread.critic_std:.3g}, of its "
+        f"models {spread.member_std:.3g}; not compared with real episodes"
     )
+    atoms: Any = spread.atoms
     labels = [f"start state {i + 1}" for i in range(num_states)]
-    plot_value_distribution(quantiles, labels, path, member_values=members, title=title)
+    plot_value_distribution(atoms, labels, path, member_values=spread.members, title=title)
     return title

@@ -1,4 +1,4 @@
-"""Care where a log says nothing: disagreement of the members, rollouts that end there, and two baselines."""
+"""Pessimism where a log has no data: disagreement of the members, rollouts that stop there, and two baselines."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def _episodes(data: TensorDictBase) -> list[str]:
     seen = f"from {returns.min():.4g} to {returns.max():.4g}"
     found = [f"{len(episodes)} episodes of {span(lengths)} steps, return {returns.mean():.4g} on average, {seen}"]
     if len(episodes) < 2:
-        raise ValueError(f"{found[0]}: nothing can be held out; log several episodes, or cut this one.")
+        raise ValueError(f"{found[0]}: nothing can be held out; log several episodes, or split this one.")
     if len(episodes) < _FEW_EPISODES:
         found.append(f"fewer than {_FEW_EPISODES}: intervals will be wide")
     return found

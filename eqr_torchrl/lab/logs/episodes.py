@@ -37,7 +37,7 @@ def episode_ends(data: TensorDictBase) -> Tensor:
 
 
 def split_episodes(data: TensorDictBase, held_out: float = 0.2, *, seed: int = 0) -> tuple[TensorDict, TensorDict]:
-    """Splits a log into training and held-out episodes, whole ones, drawn at random.
+    """Splits a log into training and held-out episodes, whole ones, sampled at random.
 
     Args:
         data: transitions in the order of the log, batch size ``[n]``.

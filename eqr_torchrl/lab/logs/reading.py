@@ -40,8 +40,8 @@ def read_transitions(source: str | Path, *, columns: Columns | None = None) -> T
             ``.parquet``, one row a transition; a run folder, whose replay buffer is read from its newest checkpoint;
             ``"minari:ID"``, a data set of Minari, local or downloaded.
         columns: for a table, which columns are ``observation``, ``action``, ``reward``, and where known
-            ``next_observation``, ``terminated``, ``truncated``, and ``episode``, a number that differs between
-            episodes. For arrays, names other than D4RL's.
+            ``next_observation``, ``terminated``, ``truncated``, and ``episode``, which differs between episodes. For
+            arrays, names other than D4RL's.
 
     Returns:
         Transitions in the order of the log, batch size ``[n]``, in its units: ``observation`` ``[n, S]``, ``action``
@@ -71,7 +71,7 @@ def read_transitions(source: str | Path, *, columns: Columns | None = None) -> T
     if reader is None or not path.is_file():
         kinds = ", ".join(_READERS)
         raise ValueError(f"source must be a file {kinds}, a run folder, or minari:ID: got {source}.")
-    return transitions_from(reader(path, {key: value for key, value in (columns or {}).items() if value}))
+    return transitions_from(reader(path, columns or {}))
 
 
 def transitions_from(arrays: Mapping[str, np.ndarray]) -> TensorDict:
@@ -131,10 +131,10 @@ def _without_ends(data: TensorDict) -> TensorDict:
         warnings.warn(
             f"{lost} terminations have no next observation and are left out: log next_observation.", stacklevel=3
         )
-    cut = done.roll(-1) & ~done
-    cut[-1] = False
-    data["next", "truncated"][cut] = True
-    data["next", "done"][cut] = True
+    ends = done.roll(-1) & ~done
+    ends[-1] = False
+    data["next", "truncated"][ends] = True
+    data["next", "done"][ends] = True
     return cast(TensorDict, data[~done])
 
 
@@ -146,44 +146,39 @@ def _flags(name: str, value: np.ndarray) -> np.ndarray:
     return value.astype(bool)
 
 
-def _named(found: Sequence[str], columns: Columns, read: Callable[[str], Any]) -> dict[str, np.ndarray]:
-    names = {**_ARRAY_NAMES, **{key: (value,) for key, value in columns.items()}}
-    unknown = [name for key, name in columns.items() if name not in found]
-    if unknown:
-        raise ValueError(
-            f"columns must name arrays of the file, {', '.join(found)}: got {', '.join(map(str, unknown))}."
-        )
-    chosen = {key: next((name for name in some if name in found), None) for key, some in names.items()}
-    return {key: np.asarray(read(name)) for key, name in chosen.items() if name is not None}
+def _entries(names: Sequence[str], read: Callable[[str], Any], columns: Columns) -> dict[str, np.ndarray]:
+    """The entries of a log, under the names that ``columns`` gives, else those of D4RL; several are one vector."""
+    given = {key: [value] if isinstance(value, str) else list(value) for key, value in columns.items() if value}
+    usual = {key: [name] for key, usual in _ARRAY_NAMES.items() for name in reversed(usual) if name in names}
+    chosen = {**usual, **given}
+    known = all(key in (*_ARRAY_NAMES, "episode") for key in given)
+    if not known or not set(_NEEDED) <= set(chosen) or not {n for some in chosen.values() for n in some} <= set(names):
+        needed = f"columns must map {', '.join(_NEEDED)} (and {', '.join([*_ARRAY_NAMES][3:])}, episode, if known)"
+        raise ValueError(f"{needed} to names in the file, {', '.join(names)}: got {dict(columns)}.")
+    arrays = {}
+    for key, several in chosen.items():
+        parts = [np.asarray(read(name)) for name in several]
+        text = [name for name, part in zip(several, parts, strict=True) if part.dtype.kind not in "fiub"]
+        if text and key != "episode":
+            raise ValueError(f"{key} must be numbers, {', '.join(text)} holds text: fix the file.")
+        arrays[key] = parts[0] if len(parts) == 1 else np.stack(parts, -1)
+    return arrays
 
 
 def _read_npz(path: Path, columns: Columns) -> dict[str, np.ndarray]:
     with np.load(path) as file:
-        return _named(list(file), columns, file.__getitem__)
+        return _entries(list(file), file.__getitem__, columns)
 
 
 def _read_hdf5(path: Path, columns: Columns) -> dict[str, np.ndarray]:
-    h5py = _imported("h5py", path.suffix)
-    with h5py.File(path, "r") as file:
-        return _named([str(name) for name in file], columns, lambda name: file[name][()])
+    with _imported("h5py", path.suffix).File(path, "r") as file:
+        return _entries([str(name) for name in file], lambda name: file[name][()], columns)
 
 
 def _read_table(path: Path, columns: Columns) -> dict[str, np.ndarray]:
     pandas = _imported("pandas", path.suffix)
     table = pandas.read_csv(path) if path.suffix.lower() == ".csv" else pandas.read_parquet(path)
-    lists = {key: [value] if isinstance(value, str) else list(value) for key, value in columns.items()}
-    unknown = [name for names in lists.values() for name in names if name not in table.columns]
-    wrong = [key for key in lists if key not in (*_ARRAY_NAMES, "episode")] or unknown
-    if wrong or not set(_NEEDED) <= set(lists):
-        needed = f"columns must map {', '.join(_NEEDED)} (and {', '.join([*_ARRAY_NAMES][3:])}, episode, if known)"
-        raise ValueError(f"{needed} to columns of {path.name}, {', '.join(table.columns)}: got {dict(columns)}.")
-    text = [name for names in lists.values() for name in names if table[name].dtype.kind not in "fiub"]
-    text = [name for name in text if name not in lists.get("episode", ())]
-    if text:
-        raise ValueError(f"columns must hold numbers, {', '.join(text)} of {path.name} holds text: fix the file.")
-    return {
-        key: table[names].to_numpy() if len(names) > 1 else table[names[0]].to_numpy() for key, names in lists.items()
-    }
+    return _entries(list(table.columns), lambda name: table[name].to_numpy(), columns)
 
 
 _READERS: dict[str, Callable[[Path, Columns], dict[str, np.ndarray]]] = {

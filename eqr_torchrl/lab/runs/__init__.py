@@ -22,7 +22,7 @@ from eqr_torchrl.lab.runs.folder import (
     summarise_sweep,
 )
 from eqr_torchrl.lab.runs.logger import RunLogger
-from eqr_torchrl.lab.runs.run import LoopSettings, Run, seed_everything
+from eqr_torchrl.lab.runs.run import LoopSettings, Run
 
 __all__ = [
     "Agent",
@@ -43,7 +43,6 @@ __all__ = [
     "restore_state",
     "rewind",
     "save_checkpoint",
-    "seed_everything",
     "settings_of_run",
     "summarise_sweep",
 ]

@@ -23,12 +23,13 @@ from eqr_torchrl.lab.evaluation import isolated_rng
 from eqr_torchrl.lab.runs.checkpoint import (
     CHECKPOINT_FOLDER,
     FORMAT,
+    find_checkpoint,
     load_checkpoint,
     read_file,
     replace_file,
     versions,
 )
-from eqr_torchrl.lab.runs.folder import BEST_POLICY_FILE, CONFIG_FILE, find_checkpoint, read_settings_file
+from eqr_torchrl.lab.runs.folder import BEST_POLICY_FILE, CONFIG_FILE, read_settings_file
 from eqr_torchrl.networks import Tanh, make_actor
 
 _KIND = "eqr_torchrl policy"
@@ -280,8 +281,7 @@ def _load_run(folder: Path, checkpoint: Path) -> Agent:
             TensorDict.from_module(network).data.update_(parameters)
     world_model = instantiate(settings["world_model"], space).eval() if "world_model" in parts else None
     if world_model is not None:
-        saved_model = {k: v for k, v in parts["world_model"].items() if k not in ("min_log_var", "max_log_var")}
-        world_model.load_state_dict(saved_model)
+        world_model.load_state_dict(parts["world_model"])
     return Agent(folder, settings, saved["space"], saved["step"], actor.eval(), None, critics, loss.eval(), world_model)
 
 

@@ -153,6 +153,14 @@ def latest_checkpoint(folder: str | Path) -> Path | None:
     return found[-1] if found else None
 
 
+def find_checkpoint(source: str | Path) -> tuple[Path | None, Path]:
+    """The checkpoint that a path names (a file, or the newest of a run folder), and the run folder."""
+    source = Path(source).expanduser()
+    checkpoint = source if source.is_file() else latest_checkpoint(source)
+    folder = source if checkpoint is None else checkpoint.parent
+    return checkpoint, folder.parent if folder.name == CHECKPOINT_FOLDER else folder
+
+
 def checkpoints_in(folder: Path) -> list[Path]:
     """The checkpoints in a folder, by environment steps."""
     return sorted(folder.glob("step_[0-9]*.pt"), key=step_of)
@@ -251,7 +259,7 @@ def _restore(name: str, part: Any, saved: Any) -> None:
                 raise ValueError(f"{name} does not fit the checkpoint: {key} must be there, saved is {sorted(saved)}.")
             _restore(f"{name}/{key}", inner, saved[key])
     elif isinstance(part, nn.Module):
-        chosen = _coefficients(part)
+        chosen = _coefficients(part) if isinstance(part, LossModule) else ()
         needed, found = ({k: v for k, v in one.items() if k not in chosen} for one in (part.state_dict(), saved))
         _check_shapes(name, needed, found)
         now, before = getattr(part, "alpha_init", None), saved.get("alpha_init")
@@ -279,10 +287,8 @@ def _restore(name: str, part: Any, saved: Any) -> None:
             group.update(choice, lr=rate)
 
 
-def _coefficients(part: nn.Module) -> set[str]:
-    """Names, in the state of a loss or a model, of the scalars that it was constructed with."""
-    if not isinstance(part, LossModule):
-        return {"min_log_var", "max_log_var"}  # of a world model; older checkpoints hold them
+def _coefficients(part: LossModule) -> set[str]:
+    """Names, in the state of a loss, of the scalars that it was constructed with."""
     names = {*getattr(type(part), "_all_schedulable_buffers", ()), *part._buffers, "target_entropy", "_target_entropy"}
     estimator = getattr(part, "_value_estimator", None)
     names |= {f"_value_estimator.{name}" for name in getattr(estimator, "_buffers", ())}
@@ -301,7 +307,7 @@ def _shape(value: Any) -> str:
 
 
 def _replay_state(buffer: ReplayBuffer) -> dict[str, Any]:
-    """Rows, cursor, sampler, transforms and generator; the rows are views of the storage, cut to the filled part."""
+    """Rows, cursor, sampler, transforms and generator; rows are views of the filled part of the storage."""
     if not isinstance(buffer.storage, TensorStorage) or buffer.storage.ndim != 1:
         kind = type(buffer.storage).__name__
         raise ValueError(f"a saved replay buffer must have a tensor storage of one dimension: got {kind}.")

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,9 +28,14 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, InstantiationException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
+from torchrl import torchrl_logger
 
-from eqr_torchrl.lab.runs.checkpoint import read_file
-from eqr_torchrl.lab.runs.folder import check_types, find_checkpoint, flat, settings_of_run
+from eqr_torchrl.lab.runs.checkpoint import find_checkpoint, read_file
+from eqr_torchrl.lab.runs.folder import check_types, flat, settings_of_run
+
+# what TorchRL says of its own collector, in the workers of a launcher too, which import this file
+warnings.filterwarnings("ignore", category=DeprecationWarning, module="torchrl")
+torchrl_logger.setLevel("WARNING")
 
 #: Errors that a user can cause; they are reported in one line.
 EXPECTED = (ValueError, RuntimeError, ImportError, OSError, HydraException, OmegaConfBaseException)
@@ -46,7 +52,7 @@ def run_hydra(
     config_name: str,
     argv: Sequence[str] | None = None,
     *,
-    schema: Callable[..., object] | None = None,
+    schema: Callable[[Any], object] | None = None,
 ) -> Any:
     """Composes the configuration that the command line asks for, checks it, and calls ``main`` with it.
 
@@ -59,7 +65,7 @@ def run_hydra(
         config_dir: folder of the configuration groups.
         config_name: the primary configuration in it.
         argv: the command line, without the program's name. Defaults to that of the process.
-        schema: called with the settings at the top level that it names; it raises ``ValueError`` for a wrong one.
+        schema: called with all settings, such as ``LoopSettings.of``; it raises ``ValueError`` for a wrong one.
 
     Returns:
         What ``main`` returns; ``None`` for ``--multirun``.
@@ -113,7 +119,7 @@ class _Script(NamedTuple):
     main: Callable[[DictConfig], Any]
     config_name: str
     folders: Sequence[Path]
-    schema: Callable[..., object] | None
+    schema: Callable[[Any], object] | None
 
     def compose(self, overrides: Sequence[str], *, sweep: bool, show: bool = False) -> DictConfig:
         """The settings; of a sweep (which help may ``show``) the first job's, after every value was checked."""
@@ -237,8 +243,10 @@ class _Script(NamedTuple):
             own = f" An environment of your own: env.name={choice}." if group == "env" and ":" in choice else ""
             raise CommandLineError(problem + own) from error
         except (HydraException, OmegaConfBaseException) as error:
-            # the first word without which it composes; choices first, as keys depend on them
-            words = sorted(_parse(job), key=lambda word: not self._choices(word.key_or_group))
+            # the first word without which it composes: keys depend on choices, and choices on where they are found
+            rank = {word.key_or_group: 1 if self._choices(word.key_or_group) else 2 for word in _parse(job)}
+            rank["hydra.searchpath"] = 0
+            words = sorted(_parse(job), key=lambda word: rank[word.key_or_group])
             for i, word in enumerate(words):
                 before = [other.input_line for other in words[:i]]
                 try:
@@ -267,9 +275,7 @@ class _Script(NamedTuple):
                 OmegaConf.resolve(resolved)
             settings: Any = OmegaConf.to_container(resolved)
             if self.schema is not None:
-                check_types(self.schema, settings)
-                names = inspect.signature(self.schema).parameters
-                self.schema(**{name: settings[name] for name in names if name in settings})
+                self.schema(settings)
             _check_parts(settings)
         except (ValueError, OmegaConfBaseException) as error:
             raise CommandLineError(one_line(error)) from error
@@ -335,14 +341,13 @@ def _check_parts(node: Any, key: str = "") -> None:
         free = not names or any(parameter.kind is parameter.VAR_KEYWORD for parameter in names.values())
         if unknown := [] if free else [str(name) for name in node if name not in names and str(name)[0] != "_"]:
             # all of them at once: those of the usual part, where a target of the user's own replaces it
-            raise ValueError(_takes_no(key, target.rpartition(".")[2], unknown))
+            remove = " ".join(f"~{key}.{name}" for name in unknown)
+            raise ValueError(
+                f"{key}: {target.rpartition('.')[2]} takes no {', '.join(unknown)}; to remove, add {remove}"
+            )
         check_types(part, node, f"{key}.")
     for name, value in node.items():
         _check_parts(value, f"{key}.{name}".lstrip("."))
-
-
-def _takes_no(key: str, part: str, names: Sequence[str]) -> str:
-    return f"{key}: {part} takes no {', '.join(names)}; to remove, add {' '.join(f'~{key}.{name}' for name in names)}"
 
 
 def one_line(error: BaseException) -> str:
@@ -360,8 +365,6 @@ def one_line(error: BaseException) -> str:
     if match := re.search(r"(\w+)\.__init__\(\) missing \d+ required .*?arguments?: (.*)", reason):
         names = re.findall(r"'(\w+)'", match[2])
         return f"{key}: {match[1]} needs {' and '.join(names)}: add {' '.join(f'+{key}.{name}=...' for name in names)}"
-    if match := re.search(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", reason):
-        return _takes_no(key, match[1], [match[2]])
     return f"{key} cannot be built: {type(cause).__name__}: {reason}"
 
 

@@ -26,6 +26,7 @@ from eqr_torchrl.lab.runs.checkpoint import (
     CHECKPOINT_FOLDER,
     checkpoints_in,
     differences,
+    find_checkpoint,
     latest_checkpoint,
     replace_file,
     step_of,
@@ -42,9 +43,9 @@ METRICS_FILE, EVALUATIONS_FILE = "metrics.csv", "evaluations.csv"
 POLICY_FILE, BEST_POLICY_FILE = "policy.pt", "policy_best.pt"
 STEP = "env_steps"
 _LOCK_FILE = ".lock"
-_WORDS = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "text", "None": "null"}
-_WORDS["list"] = "a list such as [64,64]"
-_OF_THE_START = ("resume", "run_dir", "runs_root", "progress", "num_threads")  # how it was started, not what it does
+_TYPE_NAMES = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "text", "None": "null"}
+_TYPE_NAMES["list"] = "a list such as [64,64]"
+_LAUNCH_ONLY = ("resume", "run_dir", "runs_root", "progress", "num_threads")  # how it was started, not what it does
 
 
 # --- where a run writes, and what it resumes
@@ -102,7 +103,7 @@ def make_run_folder(root: str | Path, name: str, run_dir: str | Path | None = No
 def prepare_folder(plan: RunPlan, step: int = -1) -> Path:
     """Makes the folder of a plan, and removes what was written there beyond the step that is resumed.
 
-    The tables and the settings of a run that is continued in another folder are copied there; that run stays whole.
+    Tables and settings of a run that is continued in another folder are copied there; its own folder is not changed.
     """
     plan.folder.mkdir(parents=True, exist_ok=True)
     for file in (METRICS_FILE, EVALUATIONS_FILE, CONFIG_FILE):
@@ -149,14 +150,6 @@ def _new_folder(root: str | Path, name: str, folder: Path | None) -> Path:
     return folder
 
 
-def find_checkpoint(source: str | Path) -> tuple[Path | None, Path]:
-    """The checkpoint that a path names (a file, or the newest of a run folder), and the run folder."""
-    source = Path(source).expanduser()
-    checkpoint = source if source.is_file() else latest_checkpoint(source)
-    folder = source if checkpoint is None else checkpoint.parent
-    return checkpoint, folder.parent if folder.name == CHECKPOINT_FOLDER else folder
-
-
 # --- tables
 
 
@@ -195,7 +188,7 @@ def save_settings(settings: Mapping[str, Any], folder: str | Path, **record: Any
     """
     path = Path(folder) / CONFIG_FILE
     found = differences(flat(read_settings_file(path)), flat(settings)) if path.is_file() else []
-    if changed := [f"{key}={new} (was {old})" for key, old, new in found if key not in _OF_THE_START]:
+    if changed := [f"{key}={new} (was {old})" for key, old, new in found if key not in _LAUNCH_ONLY]:
         print(f"resuming with changed settings: {', '.join(changed)}")
     content = {**settings, **({"record": record} if record else {})}
     try:
@@ -248,7 +241,7 @@ def differing_settings(folders: Sequence[str | Path]) -> dict[str, list[Any]]:
     """
     files = [Path(folder) / CONFIG_FILE for folder in folders if (Path(folder) / CONFIG_FILE).is_file()]
     settings = [flat(read_settings_file(file)) for file in files]
-    names = dict.fromkeys(name for one in settings for name in one if name not in ("seed", *_OF_THE_START))
+    names = dict.fromkeys(name for one in settings for name in one if name not in ("seed", *_LAUNCH_ONLY))
     values = {name: [one.get(name) for one in settings] for name in names}
     return {name: found for name, found in values.items() if any(value != found[0] for value in found)}
 
@@ -280,8 +273,10 @@ def check_types(part: Callable[..., object], values: Mapping[str, Any], prefix: 
         kinds = [re.sub(r"^(Sequence|list|tuple)\[.*", "list", kind.strip()) for kind in text.split("|")]
         found = "None" if value is None else type(value).__name__
         fits = found in kinds or (found == "int" and "float" in kinds) or (found == "str" and "list" in kinds)  # "auto"
-        if set(kinds) <= set(_WORDS) and not fits:
-            raise ValueError(f"{prefix}{name} must be {' or '.join(_WORDS[kind] for kind in kinds)}, got {value!r}.")
+        if set(kinds) <= set(_TYPE_NAMES) and not fits:
+            raise ValueError(
+                f"{prefix}{name} must be {' or '.join(_TYPE_NAMES[kind] for kind in kinds)}, got {value!r}."
+            )
 
 
 # --- how a run ended

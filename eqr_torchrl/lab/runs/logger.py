@@ -107,7 +107,7 @@ class RunLogger:
     def _send(self, values: Mapping[str, float], env_steps: int) -> None:
         for name, backend in self._backends.items():
             if isinstance(backend, WandbLogger):
-                # wandb drops rows whose own step decreases; as a column that metrics are drawn against, it may
+                # wandb drops rows whose own step decreases; as a column that serves as the horizontal axis, it may
                 self._guard(name, backend.log_metrics, {STEP: env_steps, **values}, override_global_step=True)
             else:
                 self._guard(name, backend.log_metrics, dict(values), step=env_steps)

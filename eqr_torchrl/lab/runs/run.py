@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
-import random
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import TracebackType
@@ -50,21 +50,6 @@ from eqr_torchrl.networks._cpu import uses_bf16
 _SECONDS_BETWEEN_LINES = 60  # of the progress bar where it cannot be redrawn in place
 # stored rows mean the same without them
 _ENV_MAY_CHANGE = ("_target_", "name", "max_episode_steps", "num_envs", "parallel", "render_mode")
-
-
-def seed_everything(seed: int) -> None:
-    """Seeds the global generators of torch, NumPy (which environments may draw from) and Python.
-
-    Examples:
-        >>> seed_everything(1)
-        >>> a = torch.rand(1)
-        >>> seed_everything(1)
-        >>> torch.equal(a, torch.rand(1))
-        True
-    """
-    torch.manual_seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002 - the global generator is meant
-    random.seed(seed)
 
 
 @dataclass
@@ -203,7 +188,7 @@ class Run:
         self._iterator: Iterator[TensorDictBase] | None = None  # of the collector
         self._plan = RunPlan(Path())
         self._status: RunStatus | None = None
-        self._evaluation: dict[str, Any] | None = None  # the last one
+        self._evaluation: dict[str, Any] | None = None  # of the policy as it is
         self._best: dict[str, Any] | None = None  # content of the policy file of the best one
         self._sums: dict[str, list[Any]] = {}  # since the last row: sum and count
         self._seconds: dict[str, float] = {}
@@ -303,7 +288,7 @@ class Run:
         )  # fmt: skip
         with bar:
             while self.step < last:
-                self.step += 1
+                self.step, self._evaluation = self.step + 1, None
                 if self.step == 1:
                     self._seconds = {}
                 if self.step <= 1:  # the rate of the warm-up does not predict the remaining time
@@ -347,14 +332,13 @@ class Run:
         self._plan = plan_run(settings.runs_root, name, run_dir=settings.run_dir, resume=settings.resume)
         self.folder = self._plan.folder
         if self._plan.finished:
-            print(f"{self.folder}: already finished; to train longer: {_resume_words(self.folder)} env_steps=N")
+            print(f"{self.folder}: already finished; to train longer: {_resume_option(self.folder)} env_steps=N")
             return self
         self._space = space_of(self._env)
         self._network = describe_actor(self._policy, self._space)
-        resume_at = None
         if self._plan.checkpoint is not None:
             self._restore(self._plan.checkpoint)
-            resume_at = max(self.step, 0)
+        resume_at = None if self._plan.checkpoint is None else max(self.step, 0)
         entropy = getattr(self._parts.get("loss"), "target_entropy", None)
         record = {
             "versions": versions(),
@@ -362,16 +346,14 @@ class Run:
             "num_threads": torch.get_num_threads(),
             "target_entropy": None if entropy is None else float(entropy),
         }
-        self._status = RunStatus(self.folder, env_steps=max(self.step, 0)).__enter__()
-        try:
+        with ExitStack() as opened:  # an error in here ends the status as failed
+            self._status = opened.enter_context(RunStatus(self.folder, env_steps=max(self.step, 0)))
             prepare_folder(self._plan, -1 if resume_at is None else resume_at)
             save_settings(self._config, self.folder, **record)
             if resume_at is not None:
                 self._save_policies()
             self._logger = RunLogger(self.folder, config=self._config, resume_at=resume_at, **self._log_options)
-        except BaseException:
-            self._status.__exit__(*sys.exc_info())
-            raise
+            opened.pop_all()
         self._take_signals()
         self._begin = time.perf_counter()
         return self
@@ -394,27 +376,27 @@ class Run:
             signal.signal(number, signal.SIG_IGN)  # the state is written in a moment
         stopped = error is not None and (self._signal is not None or isinstance(error, KeyboardInterrupt))
         ended = "interrupted" if stopped else "stopped"
-        words = f"{ended} at env step {self.step}, before the first checkpoint, in {self.folder}"
+        message = f"{ended} at env step {self.step}, before the first checkpoint, in {self.folder}"
         if latest_checkpoint(self.folder) is not None:
             until = f"(continues from env step {self._saved_at})"
-            words = f"{ended} at env step {self.step}; resume with {_resume_words(self.folder)} {until}"
+            message = f"{ended} at env step {self.step}; resume with {_resume_option(self.folder)} {until}"
         if stopped or error is None:
-            self._status.ending = ("finished", None) if self._complete else (ended, words)
+            self._status.ending = ("finished", None) if self._complete else (ended, message)
         self._status.env_steps = max(self.step, 0)
         self._status.__exit__(None if error is None else type(error), error, getattr(error, "__traceback__", None))
         for number, handler in self._old_handlers.items():
             signal.signal(number, handler)
         if stopped and self._signal in (None, signal.SIGINT):
             # a second Ctrl-C inside a network can come out of tensordict as another error
-            raise KeyboardInterrupt(words) from error
+            raise KeyboardInterrupt(message) from error
         if stopped:
-            print(words, file=sys.stderr, flush=True)
+            print(message, file=sys.stderr, flush=True)
             if not isinstance(error, SystemExit):
                 raise SystemExit(128 + self._signal) from error  # pyright: ignore[reportOperatorIssue]
         if late is not None:
             raise late
         if error is None and not self._complete:
-            print(f"{self.folder}: {words}")
+            print(f"{self.folder}: {message}")
         elif error is None and self.last_return is not None:
             seconds = time.perf_counter() - self._begin
             print(f"{self.folder}: return {self.last_return:.1f} after {self.step} env steps, {seconds:.0f} s")
@@ -426,16 +408,12 @@ class Run:
     @property
     def _fingerprint(self) -> dict[str, Any]:
         """What a run must share with the checkpoint that it resumes: it cannot take effect any more."""
-        space, env = self._space, self._config.get("env")
-        arguments = flat(env) if isinstance(env, Mapping) and env else {}
+        arguments = flat(self._config["env"]) if self._config.get("env") else {}
         return {
-            "env": space["env"],
+            **self._space,
             "algorithm": self._labels["algorithm"],
             "seed": self.settings.seed,
             "warmup_steps": self.settings.warmup_steps,
-            "sizes": [space["observation_size"], self._env.action_spec.shape[-1]],  # pyright: ignore
-            "action_low": space["action_low"],
-            "action_high": space["action_high"],
             **{f"env.{name}": value for name, value in arguments.items() if name not in _ENV_MAY_CHANGE},
         }
 
@@ -501,11 +479,8 @@ class Run:
                 save_policy(self.folder / CHECKPOINT_FOLDER / file, content)
 
     def _policy_content(self) -> dict[str, Any]:
-        evaluation = self._evaluation
-        if evaluation is not None and evaluation["env_steps"] != self.step:
-            evaluation = None  # of an earlier policy
         policy: Any = self._policy
-        return policy_content(policy, self._network, self._space, self._config, self.step, evaluation)
+        return policy_content(policy, self._network, self._space, self._config, self.step, self._evaluation)
 
     def _check_losses(self, kind: type) -> None:
         sums = {name: total for name, (total, _) in self._sums.items() if isinstance(total, kind)}
@@ -553,7 +528,7 @@ class Run:
         raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
 
-def _resume_words(folder: Path) -> str:
+def _resume_option(folder: Path) -> str:
     return f"resume={folder}" if "=" not in str(folder) else f"'resume=\"{folder}\"'"
 
 

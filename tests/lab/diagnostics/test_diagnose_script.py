@@ -38,6 +38,9 @@ QU_SAC = {
 }
 
 
+FEW = ["--states", "1", "--episodes", "1", "--rollouts", "2", "--horizon", "2", "--visited", "4", "--calibrate", "0"]
+
+
 def make_run(folder: Path, changes: dict) -> None:
     """A run folder as the training script leaves it, without the training."""
     cfg = OmegaConf.create(CONFIG | changes)
@@ -85,7 +88,8 @@ def test_diagnose_reads_a_run_folder(tmp_path, monkeypatch, capsys, changes):
     assert ("Spread of values at 32 visited states" in output) != double
 
 
-def test_diagnose_goes_by_the_rules_that_the_run_was_given(tmp_path, monkeypatch, capsys):
+def test_diagnose_goes_by_the_rules_of_the_run_and_writes_the_verdict_as_a_row(tmp_path, monkeypatch, capsys):
+    # every member earns 3 and ends at once: no spread in the members, none in the critic, which is 7 everywhere
     changes = {
         "termination_fn": "diagnose_rules:ends_at_once",
         "reward_fn": "diagnose_rules:pays_three",
@@ -93,9 +97,13 @@ def test_diagnose_goes_by_the_rules_that_the_run_was_given(tmp_path, monkeypatch
         "loss": CONFIG["loss"] | {"alpha_init": 1e-8},  # no entropy in the values
     }
     make_run(tmp_path / "run", changes)
-    few = ["--states", "1", "--episodes", "1", "--rollouts", "2", "--horizon", "2"]
-    run_diagnose(monkeypatch, str(tmp_path / "run"), *few)
-    assert "3.00 (0.00)" in capsys.readouterr().out  # in every member: 3, and no step after it
+    run_diagnose(monkeypatch, str(tmp_path / "run"), *FEW)
+    printed = capsys.readouterr().out
+    assert "3.00 (0.00)" in printed  # in every member: 3, and no step after it
+    text = (tmp_path / "run" / "figures" / "diagnostics" / "spread.csv").read_text()
+    row = next(csv.DictReader(text.splitlines()))
+    assert row["verdict"] in printed
+    assert (row["memberwise"], row["critic_std"], row["member_std"]) == ("no", "0", "0")
 
 
 def test_diagnose_says_what_is_missing(tmp_path, monkeypatch):
@@ -105,26 +113,9 @@ def test_diagnose_says_what_is_missing(tmp_path, monkeypatch):
 
 def test_same_seed_gives_the_same_report(tmp_path, monkeypatch):
     make_run(tmp_path / "run", {})
-    few = ["--states", "1", "--episodes", "1", "--rollouts", "2", "--horizon", "2"]
     reports = []
     for out in ("first", "second"):
         torch.manual_seed(len(reports))
-        run_diagnose(monkeypatch, str(tmp_path / "run"), *few, "--out", str(tmp_path / out))
+        run_diagnose(monkeypatch, str(tmp_path / "run"), *FEW, "--out", str(tmp_path / out))
         reports.append((tmp_path / out / "diagnostics.txt").read_text())
     assert reports[0] == reports[1]
-
-
-def test_the_verdict_is_printed_and_written_as_a_row(tmp_path, monkeypatch, capsys):
-    # every member earns 3 and ends at once: no spread in the members, none in the critic, which is 7 everywhere
-    changes = {
-        "termination_fn": "diagnose_rules:ends_at_once",
-        "reward_fn": "diagnose_rules:pays_three",
-        "world_model": CONFIG["world_model"] | {"learn_reward": False},
-        "loss": CONFIG["loss"] | {"alpha_init": 1e-8},
-    }
-    make_run(tmp_path / "run", changes)
-    run_diagnose(monkeypatch, str(tmp_path / "run"), "--states", "1", "--episodes", "1", "--rollouts", "2")
-    text = (tmp_path / "run" / "figures" / "diagnostics" / "spread.csv").read_text()
-    row = next(csv.DictReader(text.splitlines()))
-    assert row["verdict"] in capsys.readouterr().out
-    assert (row["memberwise"], row["critic_std"], row["member_std"]) == ("no", "0", "0")

@@ -129,7 +129,7 @@ def test_the_replay_buffer_of_a_run_is_read_in_the_order_of_time(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"rewards": None}, "a log must hold reward: found"),
+        ({"rewards": None}, "columns must map observation, action, reward (and next_observation"),
         ({"rewards": np.zeros((5, 2))}, "reward must be one vector a step, shape [n, size], got [5, 2]"),
         ({"actions": np.zeros((4, 1))}, "arrays must have one row a step, observation has 5: got action 4"),
         ({"next_observations": np.zeros((5, 3))}, "next_observation must have the shape of observation"),
@@ -150,11 +150,13 @@ def test_tables_name_the_columns_that_are_missing(tmp_path):
     with pytest.raises(ValueError, match="run, x, v, u, r, stop, x2, v2: got"):
         read_transitions(tmp_path / "log.csv", columns={**COLUMNS, "reward": "gain"})
     write_csv(tmp_path / "text.csv", header="run,x,v,u,r,stop,x2,v2,note", end=",slow")
-    with pytest.raises(ValueError, match=r"note of text.csv holds text"):
+    with pytest.raises(ValueError, match="terminated must be numbers, note holds text"):
         read_transitions(tmp_path / "text.csv", columns={**COLUMNS, "terminated": "note"})
 
 
 def test_unknown_sources_are_named(tmp_path):
+    with pytest.raises(ValueError, match="a log must hold reward: found observation, action"):
+        transitions_from({"observation": np.zeros((2, 1)), "action": np.zeros((2, 1))})
     with pytest.raises(ValueError, match=r"source must be a file .npz, .*: got .*missing.npz"):
         read_transitions(tmp_path / "missing.npz")
     with pytest.raises(ValueError, match="a run folder whose checkpoint holds a replay buffer"):

@@ -4,7 +4,6 @@ import os
 import random
 import subprocess
 import sys
-import time
 import warnings
 from pathlib import Path
 
@@ -267,26 +266,26 @@ def test_a_full_disk_is_named_and_keeps_the_old_checkpoint(tmp_path):
         subprocess.run(["umount", str(tmp_path)], check=True)
 
 
-WRITE = """
-import sys, torch
-from eqr_torchrl.lab.runs import checkpoint_path, save_checkpoint
-state = {"rows": torch.zeros(3_000_000)}
-for step in range(1, 100_000):
-    state["rows"].fill_(step)
-    save_checkpoint(checkpoint_path(sys.argv[1], step), state, keep_last=1)
-    if step == 1:
-        print("started", flush=True)
+WRITE_AND_KILL = """
+import os, signal, sys, time, torch
+from eqr_torchrl.lab.runs import checkpoint_path, latest_checkpoint, save_checkpoint
+for delay in sys.argv[2:]:
+    folder = os.path.join(sys.argv[1], delay)
+    child = os.fork()
+    for step in range(1, 100_000) if child == 0 else ():
+        save_checkpoint(checkpoint_path(folder, step), {"rows": torch.full((3_000_000,), float(step))}, keep_last=1)
+    while latest_checkpoint(folder) is None:
+        time.sleep(0.001)
+    time.sleep(float(delay))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
 """
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks writers")
 def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path):
-    for delay in (0.0, 0.013, 0.031, 0.057):
-        folder = tmp_path / str(delay)
-        process = subprocess.Popen([sys.executable, "-c", WRITE, str(folder)], stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None and process.stdout.readline() == "started\n"
-        time.sleep(delay)
-        process.kill()
-        process.wait()
-        process.stdout.close()
-        path = latest_checkpoint(folder)
+    delays = ("0.0", "0.013", "0.031", "0.057")
+    subprocess.run([sys.executable, "-c", WRITE_AND_KILL, str(tmp_path), *delays], check=True, timeout=300)
+    for delay in delays:
+        path = latest_checkpoint(tmp_path / delay)
         assert path is not None and (load_checkpoint(path)["rows"] == int(path.stem[5:])).all()

@@ -10,8 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from eqr_torchrl.lab.runs import RunStatus, checkpoint_path, make_run_folder, read_status, save_checkpoint
-from eqr_torchrl.lab.runs.folder import plan_run, prepare_folder
+from eqr_torchrl.lab.runs import (
+    RunStatus,
+    checkpoint_path,
+    make_run_folder,
+    read_status,
+    save_checkpoint,
+    summarise_sweep,
+)
+from eqr_torchrl.lab.runs.folder import main, plan_run, prepare_folder
 
 HOLD = """
 import sys, time
@@ -127,3 +134,43 @@ def test_resume_without_anything_to_resume_is_one_line(tmp_path):
         plan_run(tmp_path, "x", resume="auto")
     with pytest.raises(ValueError, match="resume must be auto, a checkpoint, or a run folder that holds one"):
         plan_run(tmp_path, "x", resume=tmp_path / "nowhere")
+
+
+# --- all runs under a folder
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Two finished runs, one that failed, one that was killed, and a folder without a run."""
+    for name in ("a/seed=0", "b/seed=0"):
+        with RunStatus(tmp_path / name, env_steps=10):
+            pass
+    fail_in(tmp_path / "a/seed=1", ValueError("not\nfinite"), env_steps=10)
+    killed = RunStatus(tmp_path / "b/seed=1").__enter__()
+    killed._lock.close()  # what the system does when it kills the process
+    (tmp_path / "notes").mkdir()
+    return tmp_path
+
+
+def test_the_state_of_every_run_under_a_folder(runs):
+    found = {run["folder"]: (run["state"], run["env_steps"], run["reason"]) for run in summarise_sweep(runs)}
+    assert found == {
+        "a/seed=0": ("finished", 10, None),
+        "a/seed=1": ("failed", 10, "ValueError: not finite"),
+        "b/seed=0": ("finished", 10, None),
+        "b/seed=1": ("killed", 0, "the process died without reporting"),
+    }
+
+
+def test_the_command_prints_a_table(runs, capsys):
+    assert main([str(runs)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "4 runs: 1 failed, 2 finished, 1 killed"
+    assert lines[1] == "failed            10  a/seed=1  ValueError: not finite"
+    assert len(lines) == 5
+
+
+def test_a_wrong_folder_is_one_line(tmp_path, capsys):
+    assert main([str(tmp_path / "nowhere")]) == 2
+    assert capsys.readouterr().err.startswith("error: root must be a folder with runs in it")
+    assert main([]) == 2

@@ -231,8 +231,7 @@ def test_wandb_works_offline_without_a_key_and_without_a_network(tmp_path, runs,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("key", [None, "0" * 40], ids=["no key", "a key, but no network"])
-def test_real_wandb_offline_holds_metrics_and_returns(tmp_path, key):
+def test_real_wandb_with_a_key_but_no_network_holds_metrics_and_returns(tmp_path):
     pytest.importorskip("wandb")
     script = """
 import sys, warnings
@@ -245,9 +244,7 @@ logger.log_evaluation([{"episode": 0, "episode_return": -7.25, "episode_length":
 logger.close()
 """
     environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB")} | {"NETRC": "/no/such/file"}
-    environment |= {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_SILENT": "true"} | (
-        {"WANDB_API_KEY": key} if key else {}
-    )
+    environment |= {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_SILENT": "true", "WANDB_API_KEY": "0" * 40}
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)], env=environment, cwd=tmp_path, capture_output=True, text=True,
         timeout=240, check=False,

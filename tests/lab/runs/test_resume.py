@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -102,8 +101,6 @@ def test_the_bounds_of_the_noise_are_those_of_the_resumed_run():
 
     x, narrow = torch.zeros(2, 1, 3), model((-4.0, -3.0))
     saved = capture_state(model=model((-10.0, 0.5)))
-    saved["model"]["min_log_var"] = torch.full((3,), -10.0)  # as older checkpoints hold them
-    saved["model"]["max_log_var"] = torch.full((3,), 0.5)
     restore_state(saved, model=narrow)
     with torch.no_grad():
         scale = narrow(x[..., :2], x[..., 2:])[1]
@@ -212,7 +209,8 @@ def test_sigterm_saves_between_two_steps_and_ends_with_143(tmp_path, capsys, at,
                 seen.append("whole step")
     assert stopped.value.code == 143 and seen[-2:] == [at, "whole step"]
     assert read_status(tmp_path)["state"] == "interrupted" and steps_saved(tmp_path) == saved
-    assert f"interrupted at env step {at}; resume with" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "stopping after this step" in told and f"interrupted at env step {at}; resume with" in told
     assert signal.getsignal(signal.SIGTERM) == before
     resumed = make_run(tmp_path, resume="auto")
     with resumed:
@@ -271,32 +269,6 @@ def test_a_launcher_that_queues_a_job_again_is_called_after_a_checkpoint(tmp_pat
         assert signal.getsignal(signal.SIGUSR2) is requeue
     finally:
         signal.signal(signal.SIGUSR2, before)
-
-
-LOOP = """
-import sys, time
-from test_run import make_run
-with make_run(sys.argv[1], env_steps=1_000_000, resume="auto") as run:
-    for step in run.steps():
-        if step == 1:
-            print("started", flush=True)
-        time.sleep(0.001)
-"""
-
-
-@pytest.mark.slow
-def test_a_job_that_is_terminated_leaves_its_last_step(tmp_path):
-    path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
-    process = subprocess.Popen(
-        [sys.executable, "-c", LOOP, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": path},
-    )  # fmt: skip
-    assert process.stdout is not None and process.stdout.readline() == "started\n"
-    process.terminate()
-    _, error = process.communicate(timeout=60)
-    status = read_status(tmp_path)
-    assert process.returncode == 143 and status["state"] == "interrupted"
-    assert steps_saved(tmp_path) == [status["env_steps"]] and "stopping after this step" in error
 
 
 # --- what is recorded

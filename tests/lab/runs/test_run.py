@@ -8,15 +8,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from eqr_torchrl.lab.runs import (
-    LoopSettings,
-    Run,
-    RunStatus,
-    load_checkpoint,
-    read_csv,
-    read_status,
-    seed_everything,
-)
+from eqr_torchrl.lab.evaluation import seed_everything
+from eqr_torchrl.lab.runs import Run, RunStatus, load_checkpoint, read_csv, read_status
 from eqr_torchrl.testing import toy_actor, toy_env
 
 SETTINGS = {
@@ -35,8 +28,7 @@ SETTINGS = {
 
 
 def new_run(**changes) -> Run:
-    config = SETTINGS | changes
-    return Run(LoopSettings.of(config), labels=config["labels"], logger=config["logger"], config=config)
+    return Run.of(SETTINGS | changes)
 
 
 def make_run(folder, evaluate=None, *, parts=None, **changes) -> Run:
