@@ -29,7 +29,8 @@ from eqr_torchrl.objectives import make_update
 def main(cfg: DictConfig) -> float | None:
     """Trains one agent; returns the mean return of its last evaluation, ``None`` without one and of a finished run."""
     seed_everything(cfg.seed)
-    with open_envs(partial(instantiate, cfg.env, seed=cfg.seed), evaluate=cfg.eval_every is not None) as envs:
+    single = {"num_envs": 1} if "num_envs" in cfg.env else {}  # evaluations run one episode at a time
+    with open_envs(partial(instantiate, cfg.env, seed=cfg.seed), evaluate=cfg.eval_every is not None, **single) as envs:
         return train(cfg, *envs)
 
 

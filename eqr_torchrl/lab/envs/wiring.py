@@ -15,13 +15,13 @@ from eqr_torchrl.lab.envs.terminations import termination_for
 
 
 @contextmanager
-def open_envs(build: Callable[..., EnvBase], *, evaluate: bool = True) -> Iterator[list[EnvBase]]:
+def open_envs(build: Callable[..., EnvBase], *, evaluate: bool = True, **changes: Any) -> Iterator[list[EnvBase]]:
     """Opens the environment that collects and one for evaluations, and closes both at the end, after errors too.
 
     Args:
-        build: makes an environment; called with ``num_envs=1`` for evaluations, which run one episode at a time, if the
-            first one steps several together.
+        build: makes an environment.
         evaluate: whether an environment for evaluations is needed.
+        **changes: arguments of ``build`` for that one, such as ``num_envs=1``.
 
     Examples:
         >>> with open_envs(toy_env) as (env, eval_env):
@@ -30,8 +30,8 @@ def open_envs(build: Callable[..., EnvBase], *, evaluate: bool = True) -> Iterat
     """
     with ExitStack() as stack:
         envs: list[EnvBase] = []
-        for _ in range(1 + evaluate):
-            envs.append(build(**({"num_envs": 1} if envs and envs[0].batch_size else {})))
+        for arguments in ({}, changes)[: 1 + evaluate]:
+            envs.append(build(**arguments))
             stack.callback(envs[-1].close, raise_if_closed=False)  # a collector may have closed it
         yield envs
 
