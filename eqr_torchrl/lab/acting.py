@@ -20,7 +20,7 @@ from torchrl.collectors import AsyncCollector, Collector
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import set_exploration_type, step_mdp
 
-from eqr_torchrl.lab.runs import seed_everything
+from eqr_torchrl.lab.evaluation import seed_everything
 
 __all__ = ["ActingProcess"]
 
