@@ -160,13 +160,8 @@ class Judge:
 
     def _trusted(self) -> int:
         """Steps that the members predict better than the mean of all states, on held-out episodes."""
-        length = max(map(len, self.held_out))
-        windows: list[TensorDictBase] = []
-        while not windows or sum(map(len, windows)) < min(5, len(self.held_out)):  # enough of equal length
-            windows = [trajectory_windows(episode, length) for episode in self.held_out if len(episode) >= length]
-            length = max(int(0.8 * length), 1)
-            if length == 1:
-                break
+        length = sorted(map(len, self.held_out))[-5:][0]  # the largest that five episodes have
+        windows = [trajectory_windows(episode, length) for episode in self.held_out if len(episode) >= length]
         joined: Any = torch.cat(windows)  # pyright: ignore[reportArgumentType, reportCallIssue]
         return trusted_horizon(rollout_drift(self.model_env, joined, num_particles=5, seed=self.seed))
 
@@ -182,7 +177,6 @@ class Judge:
         self._mean, self._std = state.mean(0), state.std(0).clamp(min=1e-6)
         self._weight = torch.randn(state.shape[1] + 1, _FEATURES, generator=generator) / math.sqrt(state.shape[1] + 1)
         self._phase = 2 * math.pi * torch.rand(_FEATURES, generator=generator)
-        self._coefficients = torch.zeros(1)
         features = self._features(state, torch.cat(remaining)).double()
         ridge = 1e-2 * len(features) / _FEATURES * torch.eye(features.shape[1], dtype=torch.float64)
         solution = torch.linalg.solve(features.T @ features + ridge, features.T @ (target - target.mean()))
@@ -228,15 +222,13 @@ def offline_report(judge: Judge, policy: Any, train: TensorDictBase) -> list[str
     reward = explained.pop() if model_env.world_model.predicts_reward else math.nan
     typical = disagreement(model_env.world_model, held_out["observation"], held_out["action"]).quantile(0.99)
 
-    state, beyond = held_out["observation"].to(model_env.device), []
+    state = held_out["observation"].to(model_env.device)
     action = policy(held_out.select("observation").to(model_env.device))["action"]
     far = disagreement(model_env.world_model, state, action).gt(typical).float().mean()
     logged = train["observation"]
     low, high = logged.amin(0), logged.amax(0)
-    next_state = model_env.world_model(
-        *(v.expand(model_env.world_model.num_members, *v.shape) for v in (state, action))
-    )
-    reached = next_state[0][..., : state.shape[-1]].cpu()
+    rows = (value.expand(model_env.world_model.num_members, *value.shape) for value in (state, action))
+    reached = model_env.world_model(*rows)[0][..., : state.shape[-1]].cpu()
     outside = ((reached < low) | (reached > high)).float().mean((0, 1))
     beyond = [f"entry {i} in {share:.0%}" for i, share in enumerate(outside.tolist()) if share > 0.02]
     return [
