@@ -25,9 +25,6 @@ def uses_bf16(precision: Precision) -> bool:
     Args:
         precision: ``"auto"``, ``"fp32"`` or ``"bf16"``.
 
-    Raises:
-        ValueError: if ``precision`` is none of these.
-
     Examples:
         >>> uses_bf16("fp32"), uses_bf16("bf16")
         (False, True)

@@ -22,9 +22,6 @@ class GaussianHead(nn.Module):
         network: maps ``[..., S]`` to ``[..., 2 A]``: means, then log standard deviations.
         log_std_bounds: smallest and largest log standard deviation, before squashing.
 
-    Raises:
-        ValueError: if the bounds are not increasing.
-
     Examples:
         >>> loc, scale = GaussianHead(nn.Linear(3, 2 * 2))(torch.zeros(5, 3))
         >>> loc.shape, scale.shape
@@ -88,9 +85,6 @@ def make_actor(
 
     Returns:
         A policy from ``observation`` to ``loc``, ``scale`` and ``action``, the latter in environment units.
-
-    Raises:
-        ValueError: if the action has no finite bounds, or equal ones.
 
     Examples:
         >>> env = toy_env()

@@ -73,9 +73,6 @@ def make_critic(
     Returns:
         A module from ``observation`` and ``action`` to ``state_action_value``, in units of return, shape ``[..., N]``.
 
-    Raises:
-        ValueError: if ``num_quantiles`` is not positive.
-
     Examples:
         >>> env = toy_env()
         >>> make_critic(env, num_quantiles=7)(env.rand_action(env.reset()))["state_action_value"].shape

@@ -20,9 +20,6 @@ class EnsembleLinear(nn.Module):
         in_features: size of each input row.
         out_features: size of each output row.
 
-    Raises:
-        ValueError: if a size is not positive.
-
     Examples:
         >>> layer = EnsembleLinear(5, 3, 2)
         >>> x = torch.randn(5, 7, 3)

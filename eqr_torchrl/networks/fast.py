@@ -38,9 +38,6 @@ def fast_inference(network: nn.Module, *, precision: Precision = "auto") -> nn.M
     Returns:
         The view; ``network`` itself if there is no such sequence in it. Make it anew after a change of its structure.
 
-    Raises:
-        ValueError: if ``precision`` is none of these.
-
     Examples:
         >>> actor = toy_actor()
         >>> fast = fast_inference(actor)

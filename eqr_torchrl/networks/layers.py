@@ -68,9 +68,6 @@ def mlp(
     Returns:
         A module from ``[..., in_features]`` to ``[..., out_features]``.
 
-    Raises:
-        ValueError: if a size is not positive.
-
     Examples:
         >>> mlp(3, (8, 8), 2)(torch.zeros(5, 3)).shape
         torch.Size([5, 2])

@@ -21,9 +21,6 @@ class Normalizer(nn.Module):
         mean: means, in units of the input, shape ``[F]``.
         std: standard deviations (unbiased), in units of the input, shape ``[F]``.
 
-    Raises:
-        ValueError: if ``num_features``, ``clip`` or ``min_std`` is not positive.
-
     Examples:
         >>> normalizer = Normalizer(2)
         >>> normalizer.update(torch.tensor([[0.0, 7.0], [1.0, 7.0], [2.0, 7.0]]))
@@ -50,9 +47,6 @@ class Normalizer(nn.Module):
 
         Args:
             data: samples, shape ``[n, F]``. One row gives its own values as means, and unit standard deviations.
-
-        Raises:
-            ValueError: if ``data`` has another shape or no row.
         """
         if data.ndim != 2 or data.shape[1] != self.mean.numel() or not len(data):
             raise ValueError(f"data must be [n, {self.mean.numel()}] with n > 0, got {tuple(data.shape)}.")

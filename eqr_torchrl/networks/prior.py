@@ -27,9 +27,6 @@ class RandomPrior(nn.Module):
         out_features: size of an output, ``D``.
         num_cells: sizes of the hidden layers, each followed by a tanh.
 
-    Raises:
-        ValueError: if a size is not positive.
-
     Examples:
         >>> prior = RandomPrior(5, 3, 2)
         >>> values = prior(torch.randn(5, 1000, 3))
