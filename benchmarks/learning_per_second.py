@@ -34,8 +34,6 @@ CPU_SECONDS = {"dmc/cheetah-run": 120, "dmc/pendulum-swingup": 300}
 BASE = ["budget=laptop", "successors.num_next_states=2", "batch_size=128"]
 SETTINGS = {
     "base": [],
-    "2 members a row": ["successors.num_members=2"],
-    "3 members a row": ["successors.num_members=3"],
     "K = 1": ["successors.num_next_states=1"],
     "K = 4": ["successors.num_next_states=4"],
     "5 updates a step": ["utd_ratio=5"],

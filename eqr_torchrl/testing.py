@@ -18,11 +18,8 @@ __all__ = ["ToyEnv", "toy_actor", "toy_batch", "toy_critic", "toy_env"]
 class ToyEnv(EnvBase):
     r"""A noisy point that the action pushes: :math:`s' = 0.9 s + 0.1 a + \sigma \epsilon`, reward :math:`-\|s\|^2`.
 
-    Args:
-        observation_dim: number of state entries, ``S``.
-        action_dim: number of action entries, ``A``; each pushes the entry of the same index modulo ``S``.
-        max_steps: steps after which an episode is truncated.
-        noise: standard deviation of the transition noise.
+    Each entry of the action pushes the entry of the state of the same index modulo ``S``. Episodes are truncated after
+    ``max_steps``; ``noise`` is the standard deviation of the transition noise.
 
     Examples:
         >>> ToyEnv().rollout(3)["next", "reward"].shape

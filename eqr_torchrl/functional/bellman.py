@@ -48,10 +48,8 @@ def epistemic_quantile_target(
             f"{tuple(next_quantiles.shape)}, {tuple(next_log_prob.shape)} and {tuple(terminated.shape)}."
         )
     if reward.shape[:-1] != next_log_prob.shape[:-1]:
-        raise ValueError(
-            f"reward must be of shape [*B, M, K] with the B and M of next_log_prob: got {tuple(reward.shape)} "
-            f"and {tuple(next_log_prob.shape)}."
-        )
+        shapes = f"{tuple(reward.shape)} and {tuple(next_log_prob.shape)}"
+        raise ValueError(f"reward must be of shape [*B, M, K] with the B and M of next_log_prob: got {shapes}.")
     # aleatoric: mean over the draws of one member and quantile; epistemic: the members' atoms side by side
     value = next_quantiles.masked_fill(terminated.unsqueeze(-1), 0.0).mean(-2)  # [*B, M, N]
     entropy_bonus = -alpha * next_log_prob.masked_fill(terminated, 0.0).mean(-1)  # [*B, M]

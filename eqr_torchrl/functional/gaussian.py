@@ -23,15 +23,8 @@ def soft_clamp(value: Tensor, low: float | Tensor, high: float | Tensor) -> Tens
     .. math:: \ell \leftarrow \ell_{max} - \mathrm{softplus}(\ell_{max} - \ell), \quad
               \ell \leftarrow \ell_{min} + \mathrm{softplus}(\ell - \ell_{min})
 
+    Of values ``[...]``, within softplus(low - high) of bounds that broadcast, and almost the identity far from them.
     Appendix A.1 of `Chua et al. (2018) <https://arxiv.org/abs/1805.12114>`_.
-
-    Args:
-        value: shape ``[...]``.
-        low: lower bound, which broadcasts.
-        high: upper bound, likewise.
-
-    Returns:
-        Shape ``[...]``; within softplus(low - high) of the bounds, and almost the identity far from them.
 
     Examples:
         >>> soft_clamp(torch.tensor([-1e6, 0.0, 1e6]), -10.0, 0.5)
@@ -46,15 +39,8 @@ def gaussian_nll(mean: Tensor, log_var: Tensor, target: Tensor) -> Tensor:
 
     .. math:: (\mu - y)^2 e^{-\ell} + \ell, \quad \ell = \log \sigma^2
 
-    The training loss of probabilistic ensembles (eq. 1 of `Chua et al. (2018) <https://arxiv.org/abs/1805.12114>`_).
-
-    Args:
-        mean: predicted means, shape ``[...]``.
-        log_var: predicted log-variances, shape ``[...]``.
-        target: observed values, shape ``[...]``.
-
-    Returns:
-        One value per entry, shape ``[...]``.
+    One value per entry of tensors ``[...]``: the training loss of probabilistic ensembles (eq. 1 of `Chua et al. (2018)
+    <https://arxiv.org/abs/1805.12114>`_).
 
     Examples:
         >>> gaussian_nll(torch.zeros(1), torch.zeros(1), torch.full((1,), 2.0))
@@ -81,7 +67,7 @@ def stratified_normal(
         shape: shape of the result; ``K = shape[dim]``.
         dim: dimension along which the draws are stratified.
         device: of the result.
-        dtype: of the result. Defaults to torch's default type.
+        dtype: of the result.
         generator: source of randomness. Defaults to torch's global one.
 
     Examples:
@@ -137,8 +123,8 @@ def tanh_normal(loc: Tensor, scale: Tensor, noise: Tensor, low: Tensor, high: Te
         loc: means before squashing, shape ``[..., A]``.
         scale: standard deviations before squashing, shape ``[..., A]``.
         noise: standard normal draws, shape ``[..., A]``, broadcast against ``loc``.
-        low: lower action bounds, shape ``[A]``.
-        high: upper action bounds, shape ``[A]``.
+        low: lower bounds of the action, shape ``[A]``.
+        high: upper bounds of the action, shape ``[A]``.
 
     Returns:
         Actions, shape ``[..., A]``, and log-densities in nats, shape ``[...]``.

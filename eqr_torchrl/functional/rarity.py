@@ -16,11 +16,8 @@ def rarity_weights(values: Tensor, threshold: float) -> Tensor:
     and are not oversampled once they are common. Entries that never vary are ignored.
 
     Args:
-        values: of each transition, in any units, shape ``[n, D]``.
+        values: of each transition, in any units, shape ``[n, D]``; the weights are ``[n]``.
         threshold: :math:`c`, standard deviations beyond which a transition counts as rare.
-
-    Returns:
-        Weights of at least 1, shape ``[n]``.
 
     Examples:
         >>> rarity_weights(torch.tensor([[0.0]] * 99 + [[1.0]]), 1.0)[-2:]  # sqrt(99)

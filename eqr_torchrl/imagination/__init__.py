@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from eqr_torchrl.imagination.buffers import make_model_buffer, make_replay_buffer
+from eqr_torchrl.imagination.buffers import (
+    MemberReplayBuffers,
+    make_member_buffers,
+    make_model_buffer,
+    make_replay_buffer,
+)
 from eqr_torchrl.imagination.horizon import newest_transitions, open_loop_errors, steps_within
-from eqr_torchrl.imagination.member_buffers import MemberReplayBuffers, make_member_buffers
 from eqr_torchrl.imagination.model_based import ModelBasedEnv
 from eqr_torchrl.imagination.rollouts import TRANSITION_KEYS, BranchedRollouts, branched_rollout
 from eqr_torchrl.imagination.successors import EnsembleSuccessors

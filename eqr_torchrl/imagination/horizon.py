@@ -17,10 +17,9 @@ _FEWEST = 10  # real trajectories of a length that say something about it
 def predict_open_loop(
     world_model: WorldModel, observation: Tensor, actions: Tensor, noise: Iterator[Tensor] | None = None
 ) -> Iterator[Tensor]:
-    """Yields the observations ``[M, N, S]`` that each member predicts after 1, 2, ..., ``T`` actions ``[N, T, A]``.
+    """Yields the observations ``[M, N, S]`` that members predict from ``[N, S]`` after each of actions ``[N, T, A]``.
 
-    From first states ``observation``, ``[N, S]``, with standard normal ``noise`` ``[M, N, D]`` of each step, or along
-    the means.
+    With standard normal ``noise`` ``[M, N, D]`` of each step, or along the means.
     """
     state = observation.expand(world_model.num_members, *observation.shape)
     for action in actions.unbind(1):
@@ -36,7 +35,8 @@ def open_loop_errors(
     """Median error after 1 to ``longest`` steps of open-loop prediction, in standard deviations of the observations.
 
     Every member predicts from every real state with the real actions that followed. An error is the root mean square
-    over entries; the median is over starts and members.
+    over entries; the median is over starts and members. Shape ``[longest]``; infinite where fewer than ten trajectories
+    are so long.
 
     Args:
         world_model: members that have not been fitted to ``newest``.
@@ -44,9 +44,6 @@ def open_loop_errors(
             episode does, and where an observation is not the next one of the transition before.
         longest: most steps.
         scale: standard deviations of the observations, shape ``[S]``. Defaults to those of ``newest``.
-
-    Returns:
-        Shape ``[longest]``; infinite where fewer than ten trajectories are so long.
 
     Examples:
         >>> from eqr_torchrl.world_models import GaussianEnsemble

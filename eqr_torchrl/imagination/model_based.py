@@ -13,20 +13,18 @@ from torchrl.data import Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase, ModelBasedEnvBase
 
 from eqr_torchrl.functional.gaussian import generator_kwargs
-from eqr_torchrl.imagination._user_functions import checked, checked_prediction
-from eqr_torchrl.imagination.terminations import TerminationFn
+from eqr_torchrl.imagination.terminations import RewardFn, TerminationFn, checked, checked_prediction
+from eqr_torchrl.networks.layers import check_counts
 from eqr_torchrl.world_models import WorldModel
-
-RewardFn = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class ModelBasedEnv(ModelBasedEnvBase):
     r"""An ensemble world model as a TorchRL environment of batch size ``[M, B]``.
 
-    Row ``i`` of the first dimension acts in member ``i``: each member is one MDP drawn from the posterior, and a
-    rollout stays in it (``member="fixed"``, line 9 of Algorithm 2 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_).
-    With ``member="resampled"`` every row gets a random member at every step, as in MBPO (`Janner et al. (2019)
-    <https://arxiv.org/abs/1906.08253>`_): the rows are shuffled and split evenly.
+    Row ``i`` of the first dimension acts in member ``i``, one MDP drawn from the posterior (``member="fixed"``, line 9
+    of Algorithm 2 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_). With ``member="resampled"`` rows are
+    split evenly among members at random at every step, as in MBPO (`Janner et al. (2019)
+    <https://arxiv.org/abs/1906.08253>`_).
 
     Args:
         world_model: posterior over MDPs.
@@ -38,16 +36,15 @@ class ModelBasedEnv(ModelBasedEnvBase):
         reward_bounds: smallest and largest reward, to which predicted rewards are clipped, if known.
         member: ``"fixed"`` or ``"resampled"``.
         rows_per_member: ``B``, rows of every reset, step and rollout.
-        start_states: states ``[n, S]`` from which a reset without a given observation draws.
+        start_states: states ``[n, S]`` from which a reset draws.
         generator: source of randomness, on any device: numbers are drawn there. Defaults to torch's global one.
 
     Examples:
         >>> from eqr_torchrl import GaussianEnsemble, never_terminates
-        >>> model, start = GaussianEnsemble(3, 1, num_members=5, num_cells=(8,)), torch.zeros(1, 3)
-        >>> options = {"termination_fn": never_terminates, "rows_per_member": 2, "start_states": start}
-        >>> env = ModelBasedEnv(model, toy_env(), **options)
+        >>> model = GaussianEnsemble(3, 1, num_members=5, num_cells=(8,))
+        >>> env = ModelBasedEnv(model, toy_env(), termination_fn=never_terminates, start_states=torch.zeros(1, 3))
         >>> env.rollout(4, toy_actor()).batch_size
-        torch.Size([5, 2, 4])
+        torch.Size([5, 1, 4])
     """
 
     world_model: WorldModel
@@ -67,8 +64,7 @@ class ModelBasedEnv(ModelBasedEnvBase):
     ) -> None:
         if member not in ("fixed", "resampled"):
             raise ValueError(f'member must be "fixed" or "resampled", got {member!r}.')
-        if rows_per_member < 1:
-            raise ValueError(f"rows_per_member must be positive, got {rows_per_member}.")
+        check_counts(rows_per_member=rows_per_member)
         for what, function in (("reward", reward_fn), ("termination", termination_fn)):
             predicted = getattr(world_model, f"predicts_{what}")
             if predicted == (function is not None):
@@ -81,10 +77,8 @@ class ModelBasedEnv(ModelBasedEnvBase):
         if reward_bounds is not None and not reward_bounds[0] < reward_bounds[1]:
             raise ValueError(f"reward_bounds must increase, got {tuple(reward_bounds)}.")
         size_of_state, action_spec = env.observation_spec["observation"].shape[-1], env.action_spec_unbatched
-        if size_of_state != world_model.observation_dim:
-            raise ValueError(
-                f"world_model must have the observation_dim of env, {size_of_state}: got {world_model.observation_dim}."
-            )
+        if size_of_state != (size := world_model.observation_dim):
+            raise ValueError(f"world_model must have the observation_dim of env, {size_of_state}: got {size}.")
         values = chain(world_model.parameters(), world_model.buffers())
         like = next((value for value in values if value.is_floating_point()), torch.empty(0))
         device, dtype, size = like.device, like.dtype, torch.Size([world_model.num_members, rows_per_member])

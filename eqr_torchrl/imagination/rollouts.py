@@ -15,9 +15,9 @@ from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from eqr_torchrl.functional import rarity_weights
-from eqr_torchrl.imagination.buffers import check_counts
 from eqr_torchrl.imagination.horizon import newest_transitions, open_loop_errors, steps_within
 from eqr_torchrl.imagination.model_based import ModelBasedEnv, check_model_env
+from eqr_torchrl.networks.layers import check_counts
 from eqr_torchrl.world_models import WorldModel
 
 _NEXT = tuple(("next", key) for key in ("observation", "reward", "terminated", "done"))
@@ -47,16 +47,15 @@ def branched_rollout(
     Args:
         model_env: the world model as an environment of ``M`` members.
         policy: writes ``action``; sampled, not its mode.
-        states: real states, in units of the environment, shape ``[n, S]``.
+        states: real states, shape ``[n, S]``.
         model_buffer: where the transitions go.
         num_starts: start states of each member. In ``"resampled"`` mode the total of ``M * num_starts`` counts.
         horizon: steps of each rollout, ``T``.
-        keys: what to store. A loss that draws its own successors reads ``("observation", "action")`` alone. There is
-            also ``"member"``, int64: the member of the rollout, or ``-1`` in ``"resampled"`` mode.
-        chunk_size: rollouts of each member that are simulated at once, which bounds the memory.
+        keys: what to store; also ``"member"``, int64: the member of the rollout, or ``-1`` in ``"resampled"`` mode.
+        chunk_size: rollouts of each member that are simulated at once.
         weights: how often each state is drawn, relative to the others, shape ``[n]``. Defaults to uniformly.
-        stop_fn: maps observations ``[M, B, S]`` and actions ``[M, B, A]`` to bool ``[M, B, 1]``: the rollout is
-            truncated after a transition for which it is true.
+        stop_fn: maps observations ``[M, B, S]`` and actions ``[M, B, A]`` to bool ``[M, B, 1]``: where true, the
+            rollout is truncated after the transition.
 
     Returns:
         Transitions written, ``rows``, and ``dropped`` as not finite, and the mean ``reward`` of the written ones.
@@ -98,7 +97,7 @@ def branched_rollout(
             step: dict[NestedKey, Tensor] = dict(zip((*TRANSITION_KEYS, "member"), values, strict=True))
             finite = torch.isfinite(next_observation.sum(-1) + reward.squeeze(-1))  # as each entry is; fewer passes
             stored = alive & finite
-            transitions = TensorDict({}, size)
+            transitions: TensorDictBase = TensorDict({}, size)
             for key in keys:
                 transitions.set(key, step[key])
             transitions = transitions.reshape(-1) if stored.all() else transitions[stored]
@@ -124,10 +123,6 @@ class BranchedRollouts:
     ``member`` to ``"fixed"`` or ``"resampled"`` (see :class:`ModelBasedEnv`) and ``starts`` to ``"per_member"`` (every
     member gets all start states) or ``"shared"`` (they are divided among the members).
 
-    With a ``horizon_range``, :meth:`adapt_horizon` sets the length of the rollouts to the number of steps that the
-    models predict well on what came since the last fit. Longer rollouts start from fewer states: a round, and with it
-    :attr:`capacity`, stays as large.
-
     Args:
         world_model: posterior over MDPs.
         env: the real environment, whose specs are taken over. It is never stepped.
@@ -135,15 +130,14 @@ class BranchedRollouts:
         horizon: steps of each rollout, ``T``.
         starts_per_step: start states for each environment step between two rounds, ``L``.
         steps_per_round: environment steps between two rounds, ``F``.
-        retained_rounds: rounds that D_model keeps; only :attr:`capacity` depends on it.
-        horizon_range: fewest and most steps of a rollout, or ``"auto"``, which is 1 to 25. Defaults to ``None``: all
-            have ``horizon`` steps, as published.
+        retained_rounds: rounds that D_model keeps.
+        horizon_range: fewest and most steps of a rollout, within which :meth:`adapt_horizon` sets their number, or
+            ``"auto"``, which is 1 to 25. Longer rollouts start from fewer states. Defaults to ``None``: ``horizon``.
         error_threshold: median error, in standard deviations of the observations, up to which a step counts as
             predicted well; read with a ``horizon_range``.
         rare_threshold: standard deviations of the reward beyond which states are oversampled as starts
-            (:func:`~eqr_torchrl.functional.rarity_weights`). Defaults to ``None``: uniform draws, as published.
-        keys: see :func:`branched_rollout`.
-        chunk_size: see :func:`branched_rollout`.
+            (:func:`~eqr_torchrl.functional.rarity_weights`). Defaults to ``None``: uniform draws.
+        keys, chunk_size: see :func:`branched_rollout`.
         **options: further arguments of :class:`~eqr_torchrl.imagination.ModelBasedEnv`: ``termination_fn``, ...
 
     Attributes:
@@ -212,7 +206,7 @@ class BranchedRollouts:
         self.transition: TensorDictBase = one.update(member).select(*self.keys)
 
     def adapt_horizon(self, replay: ReplayBuffer) -> int:
-        """Sets, and returns, the steps of the next rollouts; without a ``horizon_range`` nothing changes.
+        """Sets, and returns, the steps of the next rollouts: with a ``horizon_range`` those that models predict well.
 
         Call it before a fit, with a buffer of which the models have seen all but the last ``steps_per_round``.
         """
@@ -229,8 +223,7 @@ class BranchedRollouts:
     ) -> dict[str, dict[str, float]]:
         """Fills the model buffer with one round of rollouts, from states of real transitions ``data``, size ``[n]``.
 
-        With a ``rare_threshold``, ``("next", "reward")`` is read too. Returns, for each rule, under the name of its
-        member, what :func:`branched_rollout` does, and the ``horizon``.
+        Returns, for each rule under its ``member``, what :func:`branched_rollout` does, and the ``horizon``.
         """
         states, rare, report = data["observation"], self.rare_threshold, {}
         weights = None if rare is None else rarity_weights(data["next", "reward"], rare)

@@ -9,8 +9,8 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.envs.transforms import Transform
 
 from eqr_torchrl.functional import stratified_normal
-from eqr_torchrl.imagination.buffers import check_counts
 from eqr_torchrl.imagination.model_based import ModelBasedEnv, check_model_env
+from eqr_torchrl.networks.layers import check_counts
 
 
 class EnsembleSuccessors(Transform):
@@ -29,8 +29,6 @@ class EnsembleSuccessors(Transform):
         model_env: the world model as an environment. It is not registered as a submodule.
         num_next_states: ``K``, draws from each member.
         sampling: ``"stratified"`` or ``"iid"``.
-        num_members: size of the random subset of members that each batch element keeps (then ``M`` is this number):
-            cheaper, noisier, and unbiased. Defaults to all.
 
     Examples:
         >>> from eqr_torchrl import GaussianEnsemble, ModelBasedEnv, never_terminates
@@ -46,20 +44,15 @@ class EnsembleSuccessors(Transform):
         *,
         num_next_states: int = 4,
         sampling: Literal["stratified", "iid"] = "stratified",
-        num_members: int | None = None,
     ) -> None:
         super().__init__(in_keys=["observation", "action"], out_keys=["next"])
         check_model_env(model_env)
         check_counts(num_next_states=num_next_states)
         if sampling not in ("stratified", "iid"):
             raise ValueError(f'sampling must be "stratified" or "iid", got {sampling!r}.')
-        total = model_env.world_model.num_members
-        if num_members is not None and not 1 <= num_members <= total:
-            raise ValueError(f"num_members must be between 1 and the {total} members of model_env, got {num_members}.")
         self.model_env: ModelBasedEnv
         self.__dict__["model_env"] = model_env  # no submodule: buffers and losses must not take over its parameters
         self.num_next_states, self.sampling = num_next_states, sampling
-        self.num_members = total if num_members is None else num_members
 
     @torch.no_grad()
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -69,11 +62,11 @@ class EnsembleSuccessors(Transform):
                 found = ", ".join(map(repr, tensordict.keys())) or "nothing"
                 raise RuntimeError(f"the batch must hold {key!r}, got {found}.")
         observation, action = tensordict.get("observation"), tensordict.get("action")
-        batch, model_env, total = observation.shape[:-1], self.model_env, self.model_env.world_model.num_members
+        batch, model_env, num_members = observation.shape[:-1], self.model_env, self.model_env.world_model.num_members
         if action.shape[:-1] != batch:
             shapes = f"{tuple(observation.shape)} and {tuple(action.shape)}"
             raise RuntimeError(f"observation and action must have one batch size: got shapes {shapes}.")
-        observation, action = (v.reshape(-1, v.shape[-1]).expand(total, -1, -1) for v in (observation, action))
+        observation, action = (v.reshape(-1, v.shape[-1]).expand(num_members, -1, -1) for v in (observation, action))
         shape = (*observation.shape[:2], self.num_next_states, model_env.world_model.noise_dim)
         if self.sampling == "iid":
             noise = model_env.draw(torch.randn, shape, dtype=observation.dtype)
@@ -82,13 +75,8 @@ class EnsembleSuccessors(Transform):
             if model_env.world_model.predicts_reward:
                 noise[..., -1] = 0.0
         outcome = model_env.sample_next(observation, action, noise)
-        outcome = [value.transpose(0, 1) for value in outcome]  # [M, B, K, .] -> [B, M, K, .]
-        if self.num_members < total:
-            subset = model_env.draw(torch.rand, outcome[0].shape[:2]).argsort(-1)[:, : self.num_members]
-            element = torch.arange(len(subset), device=subset.device).unsqueeze(-1)
-            outcome = [value[element, subset] for value in outcome]
-        size = (*batch, self.num_members, self.num_next_states)
-        next_observation, reward, terminated = (value.reshape(*size, value.shape[-1]) for value in outcome)
+        size = (*batch, num_members, self.num_next_states)  # [M, B, K, .] -> [*B, M, K, .]
+        next_observation, reward, terminated = (v.transpose(0, 1).reshape(*size, v.shape[-1]) for v in outcome)
         entries = {"observation": next_observation, "reward": reward, "terminated": terminated, "done": terminated}
         tensordict.pop("steps_to_next_obs", None)
         return tensordict.set("next", TensorDict(entries, size))

@@ -20,15 +20,7 @@ def _bf16_is_fast() -> bool:
 
 
 def uses_bf16(precision: Precision) -> bool:
-    """Whether ``precision`` means matmuls in bfloat16 between hidden layers on the CPU.
-
-    Args:
-        precision: ``"auto"``, ``"fp32"`` or ``"bf16"``.
-
-    Examples:
-        >>> uses_bf16("fp32"), uses_bf16("bf16")
-        (False, True)
-    """
+    """Whether ``precision`` means matmuls in bfloat16 between hidden layers on the CPU."""
     if precision not in ("auto", "fp32", "bf16"):
         raise ValueError(f'precision must be "auto", "fp32" or "bf16", got {precision!r}.')
     return precision == "bf16" or (precision == "auto" and _bf16_is_fast())
@@ -64,13 +56,6 @@ def onednn_matmul() -> Iterator[None]:
 
     The setting is that of the process, and :func:`torch.get_float32_matmul_precision` is an error meanwhile: enter the
     context around matmuls alone, never around code of a user.
-
-    Examples:
-        >>> with onednn_matmul():
-        ...     product = torch.ones(2, 3) @ torch.ones(3, 2)
-        >>> product
-        tensor([[3., 3.],
-                [3., 3.]])
     """
     if torch.compiler.is_compiling() or not _onednn_keeps_float32():
         yield

@@ -16,16 +16,15 @@ from eqr_torchrl.networks.normalizer import Normalizer
 
 
 class GaussianHead(nn.Module):
-    r"""Splits features into a mean and a standard deviation whose logarithm is clamped.
+    r"""Splits outputs of a network into a mean and a standard deviation whose logarithm is clamped.
 
     Args:
         network: maps ``[..., S]`` to ``[..., 2 A]``: means, then log standard deviations.
         log_std_bounds: smallest and largest log standard deviation, before squashing.
 
     Examples:
-        >>> loc, scale = GaussianHead(nn.Linear(3, 2 * 2))(torch.zeros(5, 3))
-        >>> loc.shape, scale.shape
-        (torch.Size([5, 2]), torch.Size([5, 2]))
+        >>> GaussianHead(nn.Linear(3, 2 * 2))(torch.zeros(5, 3))[0].shape
+        torch.Size([5, 2])
     """
 
     def __init__(self, network: nn.Module, log_std_bounds: tuple[float, float] = (-20.0, 2.0)) -> None:
@@ -44,21 +43,20 @@ class GaussianHead(nn.Module):
 
 def action_bounds(spec: Any) -> tuple[Tensor, Tensor] | None:
     """Bounds ``[A]`` of a continuous action, ``None`` if there are no finite ones or they are equal."""
-    space = getattr(spec, "space", None)
-    low, high = getattr(space, "low", None), getattr(space, "high", None)
+    low, high = _low_and_high(spec)
     # the range of an unbounded spec of TorchRL, whose bounds are the largest numbers, overflows
     if low is None or high is None or not ((high > low) & (high - low).isfinite()).all():
         return None
     return low.float(), high.float()
 
 
-def log_half_range(spec: Any) -> float:
-    """Sum of the log half-ranges of a bounded action: its entropy minus that of the same action in [-1, 1]; else 0.
+def _low_and_high(spec: Any) -> tuple[Any, Any]:
+    space = getattr(spec, "space", None)
+    return getattr(space, "low", None), getattr(space, "high", None)
 
-    Examples:
-        >>> log_half_range(toy_env().action_spec)
-        0.0
-    """
+
+def log_half_range(spec: Any) -> float:
+    """Sum of the log half-ranges of a bounded action: its entropy minus that of the same action in [-1, 1]; else 0."""
     bounds = action_bounds(spec)
     return 0.0 if bounds is None else ((bounds[1] - bounds[0]) / 2).log().sum().item()
 
@@ -94,8 +92,7 @@ def make_actor(
     spec = env.action_spec_unbatched
     bounds = action_bounds(spec)
     if bounds is None:
-        space = getattr(spec, "space", None)
-        low, high = getattr(space, "low", None), getattr(space, "high", None)
+        low, high = _low_and_high(spec)
         found = type(spec).__name__ if low is None or high is None else f"{low.tolist()} to {high.tolist()}"
         raise ValueError(f"env must have a continuous action with finite bounds, low below high: got {found}.")
     num_inputs = env.observation_spec["observation"].shape[-1]

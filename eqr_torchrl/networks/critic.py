@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
 from eqr_torchrl.networks.actor import action_bounds
-from eqr_torchrl.networks.layers import Tanh, mlp
+from eqr_torchrl.networks.layers import Tanh, check_counts, mlp
 from eqr_torchrl.networks.normalizer import Normalizer
 
 
@@ -78,8 +78,7 @@ def make_critic(
         >>> make_critic(env, num_quantiles=7)(env.rand_action(env.reset()))["state_action_value"].shape
         torch.Size([7])
     """
-    if num_quantiles < 1:
-        raise ValueError(f"num_quantiles must be positive, got {num_quantiles}.")
+    check_counts(num_quantiles=num_quantiles)
     spec = env.action_spec_unbatched
     action_dim = spec.shape[-1]
     observation_dim = env.observation_spec["observation"].shape[-1]

@@ -8,31 +8,27 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from eqr_torchrl.networks.layers import check_counts
+
 
 class EnsembleLinear(nn.Module):
     r"""``M`` independent linear layers as one batched product, :math:`y_m = x_m W_m + b_m`.
 
-    Weights start from a normal law of mean 0 and standard deviation :math:`1 / \sqrt{\text{in\_features}}`, truncated
-    at two standard deviations; biases start at zero.
+    Weights start from a normal distribution of mean 0 and standard deviation :math:`1 / \sqrt{\text{in\_features}}`,
+    truncated at two standard deviations; biases start at zero.
 
     Args:
         num_members: number of layers, ``M``.
-        in_features: size of each input row.
-        out_features: size of each output row.
+        in_features, out_features: sizes of a row of inputs and of outputs.
 
     Examples:
-        >>> layer = EnsembleLinear(5, 3, 2)
-        >>> x = torch.randn(5, 7, 3)
-        >>> y = layer(x)
-        >>> torch.allclose(y[1], torch.nn.functional.linear(x[1], layer.weight[1].T, layer.bias[1, 0]), atol=1e-6)
-        True
+        >>> EnsembleLinear(5, 3, 2)(torch.randn(5, 7, 3)).shape
+        torch.Size([5, 7, 2])
     """
 
     def __init__(self, num_members: int, in_features: int, out_features: int) -> None:
         super().__init__()
-        for name, size in (("num_members", num_members), ("in_features", in_features), ("out_features", out_features)):
-            if not isinstance(size, int) or size < 1:
-                raise ValueError(f"{name} must be a positive integer, got {size!r}.")
+        check_counts(num_members=num_members, in_features=in_features, out_features=out_features)
         self.weight = nn.Parameter(torch.empty(num_members, in_features, out_features))
         self.bias = nn.Parameter(torch.empty(num_members, 1, out_features))
         self.reset_parameters()

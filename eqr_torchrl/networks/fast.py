@@ -24,25 +24,21 @@ _ROWWISE = (*_ACTIVATIONS, nn.LayerNorm, Normalizer)
 def fast_inference(network: nn.Module, *, precision: Precision = "auto") -> nn.Module:
     r"""A view of a network that evaluates many rows without gradient faster on a CPU.
 
-    Sequences of linear and row-wise layers (:func:`~eqr_torchrl.networks.mlp` makes them) process more than 128 rows in
-    chunks that stay in the cache, with matmuls between hidden layers in bfloat16 where ``precision`` says so; the first
-    and the last layer stay in float32, so that inputs and outputs keep their resolution. The view shares its layers
+    Sequences of linear and row-wise layers (:func:`mlp` makes them) process more than 128 rows in chunks that stay in
+    the cache, with matmuls between hidden layers in bfloat16 where ``precision`` says so. The view shares its layers
     with ``network`` and follows their training. It computes what ``network`` does where that does not apply: with
     gradients, for few rows, on other devices, in other types than float32, and where a layer has hooks.
 
     Args:
         network: a module, or a TensorDict module such as a policy; modules inside it are found.
-        precision: ``"fp32"``, ``"bf16"``, or ``"auto"`` (default), which is bfloat16 where the CPU has instructions
-            for it.
+        precision: ``"fp32"``, ``"bf16"``, or ``"auto"``, which is bfloat16 where the CPU has instructions for it.
 
     Returns:
         The view; ``network`` itself if there is no such sequence in it. Make it anew after a change of its structure.
 
     Examples:
-        >>> actor = toy_actor()
-        >>> fast = fast_inference(actor)
         >>> with torch.no_grad():
-        ...     fast(toy_batch(B=500))["action"].shape
+        ...     fast_inference(toy_actor())(toy_batch(B=500))["action"].shape
         torch.Size([500, 1])
     """
     return _view(network, rounds=uses_bf16(precision))
@@ -90,7 +86,7 @@ class _FastSequential(nn.Module):
             return False
         layers = list(self.network.children())
         types = {value.dtype, *(layer.weight.dtype for layer in layers if _is_linear(layer))}
-        return types == {torch.float32} and not any(map(_has_hooks, (self.network, *layers)))
+        return types == {torch.float32} and not any(map(has_hooks, (self.network, *layers)))
 
     def _steps(self) -> list[Callable[[Tensor], Tensor]]:
         """The layers as functions, with their weights converted once for all chunks.
@@ -102,24 +98,20 @@ class _FastSequential(nn.Module):
         linear = [i for i, layer in enumerate(layers) if _is_linear(layer)]
         tanh = [i + 1 for i in linear if i + 2 in linear and type(layers[i + 1]) is Tanh]
         activation, factor = (torch.tanh_, 1) if mkl_uses_avx512() else (_half_tanh, 2)
-        steps: list[Callable[[Tensor], Tensor]] = []
-        for i, layer in enumerate(layers):
-            if i in tanh:
-                steps.append(activation)
-            elif i in linear:
-                before, after = factor if i - 1 in tanh else 1, factor if i + 1 in tanh else 1
-                weight = layer.weight * (before * after) if before * after > 1 else layer.weight
-                bias = None if layer.bias is None else layer.bias * after
-                if self.rounds and linear[0] < i < linear[-1]:
-                    weight, bias = weight.bfloat16(), None if bias is None else bias.bfloat16()
-                steps.append(partial(_linear, weight=weight, bias=bias))
-            else:
-                steps.append(layer)
+        steps: list[Callable[[Tensor], Tensor]] = [activation if i in tanh else layer for i, layer in enumerate(layers)]
+        for i in linear:
+            before, after = factor if i - 1 in tanh else 1, factor if i + 1 in tanh else 1
+            weight, bias = layers[i].weight * (before * after), layers[i].bias
+            bias = None if bias is None else bias * after
+            if self.rounds and linear[0] < i < linear[-1]:
+                weight, bias = weight.bfloat16(), None if bias is None else bias.bfloat16()
+            steps[i] = partial(_linear, weight=weight, bias=bias)
         return steps
 
 
-def _has_hooks(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+def has_hooks(module: nn.Module) -> bool:
+    """Whether a call of the module is more than its ``forward``."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 
 def _linear(value: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -11,10 +11,15 @@ from torch import Tensor, nn
 from eqr_torchrl.networks._cpu import mkl_uses_avx512
 
 
+def check_counts(**counts: int) -> None:
+    """Raises a ValueError that names the first argument that is not a positive integer."""
+    for name, value in counts.items():
+        if type(value) is not int or value < 1:
+            raise ValueError(f"{name} must be a positive integer, got {value!r}.")
+
+
 class OrthogonalLinear(nn.Linear):
     """A linear layer whose weight starts orthogonal with gain 1 and whose bias starts at zero.
-
-    Being the layer's own ``reset_parameters``, the initialisation survives whatever re-initialises modules.
 
     Examples:
         >>> layer = OrthogonalLinear(3, 2)
@@ -22,7 +27,7 @@ class OrthogonalLinear(nn.Linear):
         True
     """
 
-    def reset_parameters(self) -> None:
+    def reset_parameters(self) -> None:  # a method of the layer: it survives whatever re-initialises modules
         nn.init.orthogonal_(self.weight)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
@@ -59,14 +64,11 @@ def mlp(
 
     Args:
         in_features: size of the input.
-        num_cells: size of each hidden layer.
+        num_cells: sizes of the hidden layers.
         out_features: size of the output, which has no activation.
         activation_class: makes the activation after each hidden layer. Defaults to :class:`Tanh`, as in the paper.
         layer_norm: whether each hidden layer is normalised before its activation (`Ba et al. (2016)
             <https://arxiv.org/abs/1607.06450>`_); weights then start as PyTorch's do. Defaults to ``False``.
-
-    Returns:
-        A module from ``[..., in_features]`` to ``[..., out_features]``.
 
     Examples:
         >>> mlp(3, (8, 8), 2)(torch.zeros(5, 3)).shape

@@ -17,10 +17,6 @@ class Normalizer(nn.Module):
         clip: largest magnitude of a normalised entry, in standard deviations.
         min_std: standard deviation, in units of the input, below which an entry is only centred.
 
-    Attributes:
-        mean: means, in units of the input, shape ``[F]``.
-        std: standard deviations (unbiased), in units of the input, shape ``[F]``.
-
     Examples:
         >>> normalizer = Normalizer(2)
         >>> normalizer.update(torch.tensor([[0.0, 7.0], [1.0, 7.0], [2.0, 7.0]]))
@@ -43,11 +39,7 @@ class Normalizer(nn.Module):
 
     @torch.no_grad()
     def update(self, data: Tensor) -> None:
-        """Replaces the statistics by those of ``data``.
-
-        Args:
-            data: samples, shape ``[n, F]``. One row gives its own values as means, and unit standard deviations.
-        """
+        """Replaces the statistics by those of samples ``[n, F]``; standard deviations of a single one are 1."""
         if data.ndim != 2 or data.shape[1] != self.mean.numel() or not len(data):
             raise ValueError(f"data must be [n, {self.mean.numel()}] with n > 0, got {tuple(data.shape)}.")
         # float64: float32 sums lose an entry's small spread around a large mean

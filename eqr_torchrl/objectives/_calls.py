@@ -1,4 +1,4 @@
-"""Calls of a network with parameters that a loss keeps, by tensors instead of TensorDicts where that is the same."""
+"""Calls of a loss's networks by tensors instead of TensorDicts where that is the same: fewer calls of Python."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from tensordict.utils import NestedKey
 from torch import Tensor, nn
 from torchrl.modules import ProbabilisticActor, SafeProbabilisticModule
 
+from eqr_torchrl.networks.fast import has_hooks
+
 
 @contextmanager
 def bound(params: TensorDictParams, network: nn.Module, *, detach: bool = False) -> Iterator[None]:
@@ -21,7 +23,7 @@ def bound(params: TensorDictParams, network: nn.Module, *, detach: bool = False)
     The same as ``params.to_module(network)``, which takes some 500 Python calls for a small network.
     """
     slots: list[tuple[dict[str, Any], str, Tensor]] = []
-    if torch.compiler.is_compiling() or not _find_slots(getattr(params, "_param_td", params), network, slots):
+    if torch.compiler.is_compiling() or not _find_slots(params, network, slots):
         with (params.detach() if detach else params).to_module(network, preserve_module_state=False):
             yield
         return
@@ -37,9 +39,9 @@ def bound(params: TensorDictParams, network: nn.Module, *, detach: bool = False)
 
 def _find_slots(params: Any, module: nn.Module, slots: list[tuple[dict[str, Any], str, Tensor]]) -> bool:
     """Appends dictionary, name and value of each parameter and buffer; False if a plain assignment would not do."""
-    if type(params) is not TensorDict or type(module).__setattr__ is not nn.Module.__setattr__:
+    if type(params) not in (TensorDict, TensorDictParams) or type(module).__setattr__ is not nn.Module.__setattr__:
         return False
-    for name, value in params._tensordict.items():
+    for name, value in params.items():
         if isinstance(value, Tensor):
             place: Any = module._parameters if name in module._parameters else module._buffers
             if name not in place:
@@ -50,31 +52,11 @@ def _find_slots(params: Any, module: nn.Module, slots: list[tuple[dict[str, Any]
     return True
 
 
-def leaves(params: TensorDictParams) -> dict[tuple[str, ...], Tensor]:
-    """Parameters and buffers by their names."""
-    found: dict[tuple[str, ...], Tensor] = {}
-    root: Any = params._param_td
-    _collect(root._tensordict, (), found)
-    return found
-
-
-def _collect(node: Mapping[str, Any], prefix: tuple[str, ...], found: dict[tuple[str, ...], Tensor]) -> None:
-    for name, value in node.items():
-        if isinstance(value, Tensor):
-            found[(*prefix, name)] = value
-        else:
-            _collect(value._tensordict, (*prefix, name), found)
-
-
 def takes_tensors(module: nn.Module) -> bool:
     """Whether a call with a TensorDict is one of ``module.module`` with the tensors under ``in_keys``, and no more."""
-    names = ("__call__", "forward", "_call_module", "_write_to_tensordict")
-    plain = isinstance(module, TensorDictModule) and module._kwargs is None
-    return plain and all(getattr(type(module), name) is getattr(TensorDictModule, name) for name in names)
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
+    if type(module) is not TensorDictModule or module.method is not None or module.method_kwargs:
+        return False
+    return module._kwargs is None  # names of arguments, where in_keys was a dictionary: told nowhere else
 
 
 def _outputs(module: Any, entries: Mapping[NestedKey, Tensor]) -> dict[NestedKey, Any]:
@@ -108,7 +90,7 @@ class StackedCritics(nn.Module):
         for i, (critic, by_tensors) in enumerate(zip(self.critics, self._by_tensors, strict=True)):
             keys: Any = critic.in_keys
             rows = {key: entries[key].select(by_row, i) if own_rows else entries[key] for key in keys}
-            if by_tensors and not _has_hooks(critic):
+            if by_tensors and not has_hooks(critic):
                 values.append(_outputs(critic, rows)[self.value_key])
             else:
                 values.append(critic(TensorDict(rows, size[:-1] if own_rows else size)).get(self.value_key))  # pyright: ignore
@@ -134,7 +116,7 @@ def policy_distribution(
     actor: Any, steps: list[Any] | None, entries: Mapping[NestedKey, Tensor], size: torch.Size
 ) -> torch.distributions.Distribution:
     """What ``actor.get_dist`` returns; ``steps`` are those of :func:`policy_steps`."""
-    if steps is None or any(_has_hooks(step) for step in steps):
+    if steps is None or any(map(has_hooks, steps)):
         return actor.get_dist(TensorDict(dict(entries), size))
     entries = dict(entries)
     for step in steps[:-1]:

@@ -43,15 +43,13 @@ class SoftActorCriticLoss(LossModule):
         utility: what the policy ascends of the critics' values. Defaults to :class:`~eqr_torchrl.utility.MeanUtility`.
         num_qvalue_nets: number of critics. Defaults to the number given; of one critic, copies with new weights are
             made.
-        alpha_init: initial entropy temperature, in units of reward per nat. Defaults to ``1.0``.
-        min_alpha: smallest temperature. Defaults to ``None``: no bound.
-        max_alpha: largest temperature. Defaults to ``None``: no bound.
-        fixed_alpha: whether the temperature stays at ``alpha_init``. Defaults to ``False``.
+        alpha_init: initial entropy temperature, in units of reward per nat.
+        min_alpha, max_alpha: bounds of the temperature. Default to ``None``: no bounds.
+        fixed_alpha: whether the temperature stays at ``alpha_init``.
         target_entropy: in nats of the action in units of the environment. Defaults to ``"auto"``: that of ``-1`` for
             each entry of the action in [-1, 1], which is minus the action dimension plus the sum of log half-ranges.
-        action_spec: spec of the action, where the policy has none. Defaults to ``None``.
-        delay_qvalue: whether targets use parameters that a ``SoftUpdate`` or ``HardUpdate`` moves. Defaults to
-            ``True``.
+        action_spec: spec of the action, where the policy has none.
+        delay_qvalue: whether targets use parameters that a ``SoftUpdate`` or ``HardUpdate`` moves.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``, over the batch. Defaults to ``None``: the mean.
         target_inference: maps policy and critics to the modules that compute targets, without gradient and with the
             same parameters, such as :func:`~eqr_torchrl.networks.fast_inference`. Defaults to ``None``: themselves.
@@ -113,8 +111,6 @@ class SoftActorCriticLoss(LossModule):
         target_inference: Callable[[nn.Module], nn.Module] | None = None,
         **unknown: Any,
     ) -> None:
-        self._in_keys = None
-        self._out_keys = None
         super().__init__()
         for name in unknown:
             reason = f": {_ABSENT[name]}" if name in _ABSENT else ""
@@ -135,13 +131,10 @@ class SoftActorCriticLoss(LossModule):
         self.use_prioritized_weights = "auto"  # read by TorchRL's base class
         self.reduction = "mean" if reduction is None else reduction
 
-        self.convert_to_functional(actor_network, "actor_network", create_target_params=False)
         self.delay_qvalue = delay_qvalue
-        self.convert_to_functional(
-            StackedCritics(critics, self.default_keys().state_action_value),  # pyright: ignore[reportArgumentType]
-            "qvalue_network",
-            create_target_params=delay_qvalue,
-        )
+        stacked: Any = StackedCritics(critics, self.default_keys().state_action_value)
+        self.convert_to_functional(actor_network, "actor_network", create_target_params=False)
+        self.convert_to_functional(stacked, "qvalue_network", create_target_params=delay_qvalue)
         view = target_inference or (lambda network: network)
         # tuples hide them from TorchRL, which takes every module of a loss for a network with parameters of its own
         self._online = self.actor_network, policy_steps(self.actor_network), self.qvalue_network
@@ -161,15 +154,17 @@ class SoftActorCriticLoss(LossModule):
         self.register_coeff_buffer("gamma", default_value_kwargs(ValueEstimators.TD0)["gamma"], device=device)
         action_keys = getattr(actor_network, "dist_sample_keys", None) or ["action"]
         self.set_keys(action=action_keys[0])
-        spec = _leaf_spec(
-            action_spec if action_spec is not None else getattr(actor_network, "spec", None), self.tensor_keys.action
-        )
+        spec = getattr(actor_network, "spec", None) if action_spec is None else action_spec
+        if spec is not None and hasattr(spec, "keys"):
+            spec = spec[self.tensor_keys.action] if self.tensor_keys.action in spec.keys(True, True) else None
         self._log_half_range = log_half_range(spec)
         if target_entropy == "auto" and spec is None:
             raise ValueError('target_entropy="auto" needs the size of the action: give action_spec or a number.')
         entropy = self._log_half_range - spec.shape[-1] if target_entropy == "auto" else target_entropy
         self.register_coeff_buffer("target_entropy", entropy, device=device)
         self.utility = MeanUtility() if utility is None else utility
+        reported = [] if self.reduction == "none" else ["alpha", "entropy", *self._batch_keys()[2]]
+        self.out_keys = ["loss_actor", "loss_qvalue", "loss_alpha", *reported]
 
     # --- what a subclass supplies
 
@@ -182,16 +177,12 @@ class SoftActorCriticLoss(LossModule):
         """What the policy ascends, ``[*B]``, of the critics' values ``[*B, C, N]``."""
 
     @abstractmethod
-    def _report_keys(self) -> list[str]:
-        """Keys of the scalars that the critics report."""
-
-    @abstractmethod
     def _batch_size(self, tensordict: TensorDictBase) -> torch.Size:
         """Size ``[*B]`` of a batch, by the shape of its entries: that of the TensorDict may be another."""
 
     @abstractmethod
-    def _batch_keys(self) -> tuple[list[NestedKey], list[NestedKey]]:
-        """Keys that a batch must hold, and those that are read where it holds them."""
+    def _batch_keys(self) -> tuple[list[NestedKey], list[NestedKey], list[NestedKey]]:
+        """Keys that a batch must hold, those that are read where it holds them, and of scalars that are reported."""
 
     # --- scales
 
@@ -284,9 +275,7 @@ class SoftActorCriticLoss(LossModule):
         """Rewards of a floating type and terminations as bool, both ``[..., 1]``."""
         reward = required(successors, self.tensor_keys.reward, '"next"')
         reward = reward if reward.is_floating_point() else reward.to(self.gamma.dtype)
-        terminated = successors.get(self.tensor_keys.terminated, None)
-        if terminated is None:
-            terminated = successors.get(self.tensor_keys.done, None)
+        terminated = successors.get(self.tensor_keys.terminated, successors.get(self.tensor_keys.done, None))
         if terminated is None:
             terminated = required(successors, self.tensor_keys.terminated, '"next"')
         if reward.shape[-1:] != (1,) or terminated.shape != reward.shape:
@@ -312,8 +301,10 @@ class SoftActorCriticLoss(LossModule):
     def qvalue_v2_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
         """Reduced critic loss, and a dictionary with ``td_error`` and scalars to report."""
         loss, td_error, report = self._critic_losses(tensordict)
-        loss = self._reduce_loss(loss, tensordict=tensordict, weights=self._maybe_get_priority_weight(tensordict))
-        return loss, {"td_error": td_error, **report}
+        return self._reduced(loss, tensordict), {"td_error": td_error, **report}
+
+    def _reduced(self, loss: Tensor, tensordict: TensorDictBase) -> Tensor:
+        return self._reduce_loss(loss, tensordict=tensordict, weights=self._maybe_get_priority_weight(tensordict))
 
     def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
         """Reduced policy loss (critics get no gradient), and a dictionary with ``log_prob`` of the sampled actions."""
@@ -329,8 +320,7 @@ class SoftActorCriticLoss(LossModule):
                 f"utility must map values [..., N] to [...], here {tuple(log_prob.shape)}: {name} gave {came}."
             )
         loss = (self._alpha * (log_prob + self._log_half_range) - value) / self.value_unit
-        loss = self._reduce_loss(loss, tensordict=tensordict, weights=self._maybe_get_priority_weight(tensordict))
-        return loss, {"log_prob": log_prob.detach()}
+        return self._reduced(loss, tensordict), {"log_prob": log_prob.detach()}
 
     def alpha_loss(self, log_prob: Tensor) -> Tensor:
         """Temperature loss of each batch element, ``[*B]``: raises the temperature where entropy is too low."""
@@ -348,16 +338,11 @@ class SoftActorCriticLoss(LossModule):
         Returns:
             TensorDict of ``loss_qvalue``, ``loss_actor``, ``loss_alpha``, and, detached, ``alpha``, ``entropy`` (nats)
             and the report of the critics (``out_keys``). With ``reduction="none"`` the losses alone, at ``[*B]``.
-
-        Raises:
-            RuntimeError: if the batch lacks a key, or an entry or the utility's value has the wrong shape.
         """
         loss_qvalue, report = self.qvalue_v2_loss(tensordict)
         loss_actor, actor_report = self.actor_loss(tensordict)
         log_prob = actor_report["log_prob"]
-        loss_alpha = self._reduce_loss(
-            self.alpha_loss(log_prob), tensordict=tensordict, weights=self._maybe_get_priority_weight(tensordict)
-        )
+        loss_alpha = self._reduced(self.alpha_loss(log_prob), tensordict)
         td_error = report.pop("td_error")
         if tensordict.batch_dims > td_error.ndim:  # @dispatch infers a size from shapes, which may agree by chance
             tensordict.batch_size = td_error.shape
@@ -385,9 +370,6 @@ class SoftActorCriticLoss(LossModule):
 
         Returns:
             The loss itself.
-
-        Raises:
-            NotImplementedError: for any other estimator.
         """
         if value_type not in (None, ValueEstimators.TD0):
             raise NotImplementedError(f"value_type must be ValueEstimators.TD0, got {value_type}.")
@@ -410,18 +392,8 @@ class SoftActorCriticLoss(LossModule):
         if "qvalue_network" in self.__dict__:
             for _, _, critics in (self._online, self._target):
                 critics.value_key = self.tensor_keys.state_action_value  # pyright: ignore[reportArgumentType]
-        self._in_keys = None
-
-    @property
-    def in_keys(self) -> list[NestedKey]:
-        """Keys that a batch must hold; as keyword arguments, nested ones are joined by underscores."""
-        if self._in_keys is None:  # TensorDict takes a batch that lacks one of them for keyword arguments
-            self._in_keys = self._batch_keys()[0]
-        return self._in_keys
-
-    @in_keys.setter
-    def in_keys(self, values) -> None:
-        self._in_keys = values
+            # optional keys are none of them: TensorDict takes a batch that lacks one for keyword arguments
+            self.in_keys = self._batch_keys()[0]
 
     @property
     def optional_in_keys(self) -> list[NestedKey]:
@@ -430,18 +402,6 @@ class SoftActorCriticLoss(LossModule):
         ``batch.select(*loss.in_keys, *loss.optional_in_keys, strict=False)`` has the same losses as ``batch``.
         """
         return [*self._batch_keys()[1], self.tensor_keys.priority_weight, *self._loss_mask_keys()]
-
-    @property
-    def out_keys(self) -> list[NestedKey]:
-        """Keys of the result of ``forward``."""
-        if self._out_keys is None:
-            scalars = ["alpha", "entropy", *self._report_keys()] if self.reduction != "none" else []
-            self._out_keys: list[NestedKey] | None = ["loss_actor", "loss_qvalue", "loss_alpha", *scalars]
-        return self._out_keys
-
-    @out_keys.setter
-    def out_keys(self, values) -> None:
-        self._out_keys = values
 
 
 def nested(parent: str, key: NestedKey) -> NestedKey:
@@ -480,9 +440,3 @@ def _with_new_weights(critic: Any, count: int) -> Any:
             "reset_parameters, which would give a copy weights of its own."
         )
     return new
-
-
-def _leaf_spec(spec: Any, action_key: NestedKey) -> Any:
-    if spec is not None and hasattr(spec, "keys"):
-        return spec[action_key] if action_key in spec.keys(True, True) else None
-    return spec

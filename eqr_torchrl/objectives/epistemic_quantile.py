@@ -14,6 +14,7 @@ from torchrl.modules import TanhNormal
 from torchrl.modules.distributions.utils import rsample_and_log_prob
 
 from eqr_torchrl import functional as F
+from eqr_torchrl.networks.layers import check_counts
 from eqr_torchrl.objectives._soft_actor_critic import SoftActorCriticLoss, required
 
 
@@ -31,27 +32,21 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
 
     ``"next"`` may hold one replayed successor per transition, its entries of shape ``[*B, ...]``, which is the loss of
     quantile-regression SAC and QR-MBPO: the quantiles then keep the transition noise. Or it holds ``K`` draws from
-    each of ``M`` members, ``[*B, M, K, ...]``, as :class:`~eqr_torchrl.imagination.EnsembleSuccessors` writes them.
+    each of ``M`` members, ``[*B, M, K, ...]``, as :class:`~eqr_torchrl.imagination.EnsembleSuccessors` writes them
+    (:ref:`batches`).
 
     Args:
         actor_network: stochastic policy, ``observation`` to ``action``.
         qvalue_network: critic writing ``state_action_value``, shape ``[..., N]``, in units of return; or a list of
             critics, which may differ in build.
-        utility: maps ``[..., N]`` to the scalar ``[...]`` that the actor ascends. Defaults to
-            :class:`~eqr_torchrl.utility.MeanUtility`.
-        num_qvalue_nets: critics whose minimum, quantile by quantile, forms target and policy value; of one critic,
-            copies with new weights are made. Defaults to the number given, ``1`` in the paper.
+        utility: maps ``[..., N]`` to the scalar ``[...]`` that the actor ascends.
+        num_qvalue_nets: critics whose minimum, quantile by quantile, forms target and policy value.
         num_next_actions: actions drawn at each next state and averaged over with it. Defaults to ``1``.
         action_sampling: ``"stratified"`` draws the actions of one batch element and member as a Latin hypercube over
             its next states (for :class:`~torchrl.modules.TanhNormal` policies; others are drawn independently);
             ``"iid"`` always independently, as in the paper.
-        kappa: threshold of the quantile-Huber loss, in units of return; finite, ``0`` gives the pinball loss. The loss
-            is not divided by it, so for small values above 0 gradients shrink with it.
+        kappa: of :func:`~eqr_torchrl.functional.quantile_huber_loss`, in units of return.
         **options: those of :class:`~eqr_torchrl.objectives.SoftActorCriticLoss`.
-
-    Raises:
-        RuntimeError: in ``forward``, if the batch lacks a key, ``"next"`` has neither 0 nor 2 more batch dimensions
-            than the batch (:ref:`batches`), or the utility returns another shape.
 
     Examples:
         >>> loss = EpistemicQuantileLoss(toy_actor(), toy_critic(num_quantiles=7))
@@ -74,25 +69,15 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
         **options: Any,
     ) -> None:
         super().__init__(actor_network, qvalue_network, utility=utility, num_qvalue_nets=num_qvalue_nets, **options)
-        if num_next_actions < 1:
-            raise ValueError(f"num_next_actions must be positive, got {num_next_actions}.")
+        check_counts(num_next_actions=num_next_actions)
         if action_sampling not in ("stratified", "iid"):
             raise ValueError(f'action_sampling must be "stratified" or "iid", got {action_sampling!r}.')
         if not 0 <= kappa < float("inf"):
             raise ValueError(f"kappa must be finite and not negative, got {kappa}.")
-        self.num_next_actions = num_next_actions
-        self.action_sampling = action_sampling
-        self.kappa = kappa
+        self.num_next_actions, self.action_sampling, self.kappa = num_next_actions, action_sampling, kappa
 
     def compute_target(self, tensordict: TensorDictBase) -> Tensor:
-        """Target atoms of each transition, without gradient.
-
-        Args:
-            tensordict: transitions, batch size ``[*B]``, with ``"next"`` of ``[*B]`` or ``[*B, M, K]``.
-
-        Returns:
-            Atoms, in units of return, shape ``[*B, M * N]`` (``M = 1`` for a replayed successor).
-        """
+        """Target atoms ``[*B, M * N]`` of transitions ``[*B]``, without gradient; ``M = 1`` for replayed successors."""
         batch = self._batch_size(tensordict)
         successors = required(tensordict, "next")
         reward, terminated = (value.squeeze(-1) for value in self._outcome(successors))
@@ -108,22 +93,15 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
                 key: value.unsqueeze(reward.ndim).expand(*action.shape[:-1], *value.shape[reward.ndim :])
                 for key, value in self._states(self.qvalue_network, successors, reward.shape, '"next"').items()
             }
-            quantiles = self._values("target", states, action)
-            quantiles = _minimum(quantiles)  # [..., Y, C, N] -> [..., Y, N]
+            quantiles = _minimum(self._values("target", states, action))  # [..., Y, C, N] -> [..., Y, N]
             if extra == 0:
                 reward, terminated = reward[..., None, None], terminated[..., None, None]
                 quantiles, log_prob = quantiles.unsqueeze(-3), log_prob.unsqueeze(-2)  # [*B, 1, Y(, N)]
             else:
                 quantiles, log_prob = quantiles.flatten(-3, -2), log_prob.flatten(-2)  # [*B, M, K * Y(, N)]
             terminated = terminated.repeat_interleave(self.num_next_actions, -1)
-            return F.epistemic_quantile_target(
-                reward,
-                terminated,
-                quantiles,
-                log_prob + self._log_half_range,
-                gamma=self._discount(tensordict, (*batch, 1)),
-                alpha=self._alpha,
-            )
+            gamma, log_prob = self._discount(tensordict, (*batch, 1)), log_prob + self._log_half_range
+            return F.epistemic_quantile_target(reward, terminated, quantiles, log_prob, gamma=gamma, alpha=self._alpha)
 
     def _next_actions(self, successors, shape: torch.Size, *, stratify: bool) -> tuple[Tensor, Tensor]:
         """Actions ``[*shape, Y, A]`` at each next state and their log-densities ``[*shape, Y]``."""
@@ -158,14 +136,11 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
     def _policy_value(self, quantiles: Tensor) -> Tensor:
         return self.utility(_minimum(quantiles))
 
-    def _report_keys(self) -> list[str]:
-        return ["epistemic_std", "target_value"]
-
     def _batch_size(self, tensordict: TensorDictBase) -> torch.Size:
         return required(tensordict, self.tensor_keys.action).shape[:-1]
 
-    def _batch_keys(self) -> tuple[list[NestedKey], list[NestedKey]]:
-        return self._transition_keys()
+    def _batch_keys(self) -> tuple[list[NestedKey], list[NestedKey], list[NestedKey]]:
+        return *self._transition_keys(), ["epistemic_std", "target_value"]
 
 
 def _minimum(quantiles: Tensor) -> Tensor:

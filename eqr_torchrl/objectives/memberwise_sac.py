@@ -37,24 +37,17 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
     - ``"members"`` of batch size ``[*B, M]``, as :class:`~eqr_torchrl.imagination.MemberReplayBuffers` samples it:
       transitions of each member with ``observation``, ``action`` and ``"next"``; the policy is improved at the
       batch's own ``observation``, ``[*B, S]``. Critic ``m`` sees the transitions of member ``m`` alone. This is QU-SAC
-      as the baseline of Luis et al. (2024); the reference implementation sums the critics' loss over the batch
-      instead of averaging it, a constant factor that Adam nearly removes.
+      as the baseline of Luis et al. (2024), whose implementation sums the critics' loss over the batch.
 
     Args:
         actor_network: stochastic policy, ``observation`` to ``action``.
         qvalue_network: one critic of ``M`` outputs, or one scalar critic for each member, which may differ in build;
             writing ``state_action_value``, shape ``[..., M]`` or ``[..., 1]``, in units of return.
-        utility: maps the members' values ``[..., M]`` to the scalar ``[...]`` that the actor ascends. Defaults to
-            :class:`~eqr_torchrl.utility.MeanUtility`, as published.
-        num_qvalue_nets: number of critics, ``1`` or ``M``. Defaults to the number given.
+        utility: maps the members' values ``[..., M]`` to the scalar ``[...]`` that the actor ascends.
+        num_qvalue_nets: number of critics, ``1`` or ``M``.
         reward_bounds: smallest and largest reward of a step where they are known. Targets are clipped to the values
-            that they allow, of episodes that may end at any time; the entropy bonus may exceed them by ``alpha`` times
-            the size of the target entropy, of actions in [-1, 1], for each step. Defaults to ``None``, no clipping.
+            that they allow, of episodes that may end at any time, and the bonus at the target entropy.
         **options: those of :class:`~eqr_torchrl.objectives.SoftActorCriticLoss`.
-
-    Raises:
-        RuntimeError: in ``forward``, if the batch lacks a key or holds neither ``"members"`` nor a ``"next"`` of
-            ``[*B, M, K]``, the critics do not give one value for each member, or the utility returns another shape.
 
     Examples:
         >>> loss = MemberwiseSACLoss(toy_actor(), toy_critic(num_quantiles=5)).make_value_estimator(gamma=0.99)
@@ -79,14 +72,7 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
         self.reward_bounds = reward_bounds
 
     def compute_target(self, tensordict: TensorDictBase) -> Tensor:
-        """Target of each member's value, without gradient.
-
-        Args:
-            tensordict: a batch of size ``[*B]``, of either kind.
-
-        Returns:
-            Targets, in units of return, shape ``[*B, M]``.
-        """
+        """Target ``[*B, M]`` of each member's value on a batch ``[*B]`` of either kind, without gradient."""
         transitions, own_rows = self._transitions(tensordict)
         successors = required(transitions, "next")
         reward, terminated = (value.squeeze(-1) for value in self._outcome(successors))
@@ -104,9 +90,9 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
             action, log_prob = rsample_and_log_prob(self._policy(states, reward.shape, target=True))
             states = self._states(self.qvalue_network, successors, reward.shape, '"next"')
             values = self._member_values(states, action)  # [*B, M, K]
-            log_prob = log_prob + self._log_half_range
+            values, log_prob = values.unsqueeze(-1), log_prob + self._log_half_range
             target = F.epistemic_quantile_target(
-                reward, terminated, values.unsqueeze(-1), log_prob, gamma=discount, alpha=self._alpha
+                reward, terminated, values, log_prob, gamma=discount, alpha=self._alpha
             )
             return target if self.reward_bounds is None else target.clamp(*self._value_bounds(*self.reward_bounds))
 
@@ -157,10 +143,6 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
     def _policy_value(self, quantiles: Tensor) -> Tensor:
         return self.utility(quantiles.flatten(-2))  # [*B, M]: one equally likely value from each member
 
-    def _report_keys(self) -> list[str]:
-        # members with rows of their own have no common state at which their spread means anything
-        return ["epistemic_std", "target_value"] if self.num_qvalue_nets == 1 else ["target_value"]
-
     def _transitions(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, bool]:
         """What the critics learn from, and whether each has rows of its own."""
         members = tensordict.get(_MEMBERS, None)
@@ -172,10 +154,10 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
         transitions, own_rows = self._transitions(tensordict)
         return required(transitions, self.tensor_keys.action).shape[: -2 if own_rows else -1]
 
-    def _batch_keys(self) -> tuple[list[NestedKey], list[NestedKey]]:
+    def _batch_keys(self) -> tuple[list[NestedKey], list[NestedKey], list[NestedKey]]:
         needed, optional = self._transition_keys()
         if self.num_qvalue_nets == 1:
-            return needed, optional
-        members = ([nested(_MEMBERS, key) for key in keys] for keys in (needed, optional))
-        needed, optional = members
-        return [*self.actor_network.in_keys, *needed], optional
+            return needed, optional, ["epistemic_std", "target_value"]
+        needed, optional = ([nested(_MEMBERS, key) for key in keys] for keys in (needed, optional))
+        # members with rows of their own have no common state at which their spread means anything
+        return [*self.actor_network.in_keys, *needed], optional, ["target_value"]

@@ -8,10 +8,7 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase, TensorDictParams
 from tensordict.nn import CudaGraphModule
-from torch import Tensor
 from torchrl.objectives import LossModule, SoftUpdate, TargetNetUpdater
-
-from eqr_torchrl.objectives._calls import leaves
 
 
 def make_optimizer(
@@ -37,26 +34,19 @@ def make_optimizer(
     for name, rate in (("lr_actor", lr_actor), ("lr_critic", lr_critic), ("lr_alpha", lr_alpha)):
         if not 0 < rate < float("inf"):
             raise ValueError(f"{name} must be a finite number above 0, got {rate}.")
-    policy = _trainable(loss, "actor_network_params")
+    # not running statistics, nor what another loss trains
+    policy = [value for value in loss.actor_network_params.values(True, True) if value.requires_grad]
     utility = getattr(loss, "utility", None)
     if isinstance(utility, torch.nn.Module):  # what the policy ascends learns with it
         policy += [parameter for parameter in utility.parameters() if parameter.requires_grad]
     shared = {id(parameter) for parameter in policy}  # an encoder of both learns at the policy's rate
-    critics = [parameter for parameter in _trainable(loss, "qvalue_network_params") if id(parameter) not in shared]
+    critics = [value for value in loss.qvalue_network_params.values(True, True) if value.requires_grad]
+    critics = [value for value in critics if id(value) not in shared]
     groups = [{"params": policy, "lr": lr_actor}, {"params": critics, "lr": lr_critic}]
     if loss.log_alpha.requires_grad:
         groups.append({"params": [loss.log_alpha], "lr": lr_alpha})
     on_gpu = loss.log_alpha.device.type == "cuda"
     return torch.optim.Adam(groups, lr=lr_critic, fused=True, capturable=on_gpu)
-
-
-def _trainable(loss: LossModule, name: str) -> list[Tensor]:
-    """Parameters without running statistics and what another loss trains."""
-    parameters: TensorDictParams = getattr(loss, name)
-    return [value for value in parameters.values(True, True) if value.requires_grad]
-
-
-_CALLS_BEFORE_RECORDING = 5  # optimiser state, and whatever else is made lazily, then exists
 
 
 def make_update(
@@ -73,24 +63,19 @@ def make_update(
     """One update as a function: batch, losses, backward, optimiser step, target step.
 
     Args:
-        losses_of: maps a batch to a TensorDict of ``loss_qvalue``, ``loss_actor``, ``loss_alpha`` and what to report;
-            a loss, or :func:`torch.compile` of one, which on a CPU is slower.
+        losses_of: maps a batch to a TensorDict of ``loss_qvalue``, ``loss_actor``, ``loss_alpha`` and what to report.
         optimizer: over all parameters that the losses train.
         target_updater: moves the target networks after each step.
-        sample: samples a batch, such as ``model_buffer.sample``; the update then takes no argument, and sampling is
-            part of it. Defaults to ``None``: the batch is the argument.
+        sample: samples a batch, such as ``model_buffer.sample``; the update then takes no argument. Defaults to
+            ``None``: the batch is the argument.
         before_step: called between backward and optimiser step, where gradients can be clipped.
         after_step: called after the optimiser step, such as the ``step`` of a learning-rate scheduler.
         policy_every: policy and temperature learn in one of so many updates, the critics in each. Defaults to ``1``.
-        cuda_graph: whether the step on a batch is recorded at its fifth call and replayed from then on, which avoids
-            launching its kernels one by one. Batches must keep their keys and shapes, and random numbers come from
-            torch's global generator. Sampling is not recorded: a replayed sampler would not see new rows. CUDA only.
+        cuda_graph: whether the step on a batch is recorded at its fifth call and replayed from then on (CUDA only).
+            Batches must keep their keys and shapes, and random numbers come from torch's global generator.
 
     Returns:
         A function of a batch, or of nothing if ``sample`` is given, to the detached losses and report.
-
-    Raises:
-        ValueError: if ``cuda_graph`` is set and the parameters are not on a CUDA device, or the policy is delayed.
 
     Examples:
         >>> from eqr_torchrl.objectives import EpistemicQuantileLoss
@@ -102,7 +87,10 @@ def make_update(
     """
     if policy_every < 1 or (cuda_graph and policy_every > 1):
         raise ValueError(f"policy_every must be at least 1, and 1 with cuda_graph: got {policy_every}.")
-    calls = 0
+    device = optimizer.param_groups[0]["params"][0].device
+    if cuda_graph and device.type != "cuda":
+        raise ValueError(f"cuda_graph must be False where the parameters are not on a CUDA device: got {device}.")
+    move_targets, calls = _target_step(target_updater), 0
 
     def step(batch: TensorDictBase) -> TensorDictBase:
         nonlocal calls
@@ -118,35 +106,30 @@ def make_update(
         optimizer.zero_grad()
         if after_step is not None:
             after_step()
-        _move_targets(target_updater)
+        move_targets()
         return losses.detach()
 
-    if not cuda_graph:
-        return step if sample is None else lambda: step(sample())
-    device = optimizer.param_groups[0]["params"][0].device
-    if device.type != "cuda":
-        raise ValueError(
-            f"cuda_graph must be False where the parameters are not on a CUDA device: they are on {device}."
-        )
-    recorded: Any = CudaGraphModule(
-        step,  # pyright: ignore[reportArgumentType]
-        in_keys=[],
-        out_keys=[],
-        warmup=_CALLS_BEFORE_RECORDING,
-        device=device,
-    )
-    return recorded if sample is None else lambda: recorded(sample())
+    one: Any = step
+    if cuda_graph:  # after five calls the optimiser's state, and whatever else is made lazily, exists
+        one = CudaGraphModule(step, in_keys=[], out_keys=[], warmup=5, device=device)  # pyright: ignore
+    return one if sample is None else lambda: one(sample())
 
 
-def _move_targets(updater: TargetNetUpdater) -> None:
-    """``updater.step()``, of a ``SoftUpdate`` as one call of torch instead of some 1,800 of Python."""
+def _target_step(updater: TargetNetUpdater) -> Callable[[], None]:
+    """``updater.step``, of a ``SoftUpdate`` as one call of torch instead of some 1,800 of Python."""
     if type(updater) is not SoftUpdate:
-        updater.step()
-        return
-    loss: Any = updater.loss_module
-    for source_name, target_name in zip(updater._source_names, updater._target_names, strict=True):
-        source, target = leaves(getattr(loss, source_name)), leaves(getattr(loss, target_name))
-        # running statistics are no parameters: they stay, as in SoftUpdate
-        moved = [name for name in source if updater._distinct_and_params[(target_name, *name)]]
-        with torch.no_grad():
-            torch._foreach_lerp_([target[name] for name in moved], [source[name] for name in moved], 1 - updater.eps)
+        return updater.step
+    sources, targets = [], []
+    for name, target in updater.loss_module.named_children():
+        if name.startswith("target_") and isinstance(target, TensorDictParams):
+            online: TensorDictParams = getattr(updater.loss_module, name.removeprefix("target_"))
+            for key, source in online.items(True, True):
+                if source.requires_grad and not target[key].is_set_to(source):  # running statistics stay
+                    sources.append(source)
+                    targets.append(target[key])
+
+    @torch.no_grad()
+    def step() -> None:
+        torch._foreach_lerp_(targets, sources, 1 - updater.eps)
+
+    return step

@@ -6,30 +6,28 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor, nn
 
+from eqr_torchrl.networks.layers import check_counts
+
 
 class WorldModel(nn.Module, ABC):
     r"""A posterior over MDPs, represented by ``M`` members.
 
     Each member is one MDP: a Gaussian over the next observation and, if ``predicts_reward``, the reward. Noise within a
-    member is aleatoric; differences between members are epistemic (section 2.2 of `Luis et al. (2024)
-    <https://arxiv.org/abs/2308.06590>`_). To bring your own model, subclass this and write ``forward``.
+    member is aleatoric; differences between members are epistemic. For a model of your own, write ``forward``.
 
     Args:
         observation_dim: number of entries of an observation, ``S``.
         num_members: number of members, ``M``.
-        predicts_reward: whether the last predicted entry is the reward; if not, the environment built on the model
-            needs a reward function.
-        predicts_termination: whether there is a :meth:`termination_probability`; if not, the environment needs a
-            termination function.
+        predicts_reward: whether the last predicted entry is the reward; if not, the imagined environment needs a
+            function for it.
+        predicts_termination: whether there is a :meth:`termination_probability`; if not, likewise.
 
     Examples:
         >>> class RandomDrift(WorldModel):
         ...     def forward(self, observation, action):
         ...         drift = torch.arange(self.num_members).view(-1, 1, 1)  # each member has its own drift
         ...         return observation + drift, torch.full_like(observation, 0.1)
-        >>> model = RandomDrift(3, num_members=2, predicts_reward=False)
-        >>> loc, scale = model(torch.zeros(2, 4, 3), torch.zeros(2, 4, 1))
-        >>> loc[:, 0, 0]
+        >>> RandomDrift(3, num_members=2, predicts_reward=False)(torch.zeros(2, 4, 3), torch.zeros(2, 4, 1))[0][:, 0, 0]
         tensor([0., 1.])
     """
 
@@ -42,9 +40,7 @@ class WorldModel(nn.Module, ABC):
         predicts_termination: bool = False,
     ) -> None:
         super().__init__()
-        for name, size in (("observation_dim", observation_dim), ("num_members", num_members)):
-            if not isinstance(size, int) or size < 1:
-                raise ValueError(f"{name} must be a positive integer, got {size!r}.")
+        check_counts(observation_dim=observation_dim, num_members=num_members)
         self.observation_dim, self.num_members = observation_dim, num_members
         self.predicts_reward, self.predicts_termination = predicts_reward, predicts_termination
 

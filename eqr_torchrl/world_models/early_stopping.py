@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from eqr_torchrl.networks.layers import check_counts
 from eqr_torchrl.world_models.fit import Progress, WorldModelFit
 from eqr_torchrl.world_models.gaussian import GaussianEnsemble
 from eqr_torchrl.world_models.rows import Rows, mean_errors
@@ -22,7 +22,7 @@ class EarlyStoppingFit(WorldModelFit):
 
     Squared errors alone let a member whose mean is soon good enough stop before it has learned its noise. With
     ``min_likelihood_improvement`` a fall of the held-out likelihood loss counts as well, and the weights of the lowest
-    one are kept. Held-out errors hardly measure a rare transition: what it teaches may be undone at each fit.
+    one are kept. Held-out errors hardly measure rare transitions.
 
     Args:
         world_model, lr, weight_decay, batch_size, variance_weight: see :class:`FixedStepsFit`.
@@ -56,8 +56,7 @@ class EarlyStoppingFit(WorldModelFit):
         super().__init__(
             world_model, lr=lr, weight_decay=weight_decay, batch_size=batch_size, variance_weight=variance_weight
         )
-        if patience < 1:
-            raise ValueError(f"patience must be positive, got {patience}.")
+        check_counts(patience=patience)
         if not 0 < validation_fraction < 1:
             raise ValueError(f"validation_fraction must be a fraction above 0 and below 1, got {validation_fraction}.")
         if not 0 <= min_improvement < 1:
@@ -79,55 +78,38 @@ class EarlyStoppingFit(WorldModelFit):
         validation = order[num_train:]
         bootstrap = order[torch.randint(num_train, (num_members, num_train), **draw).to(device)]  # [M, n]
 
-        training = _Stopping(self, mean_errors(model, rows, validation))
+        by_likelihood = self.min_likelihood_improvement is not None
+        score_name, score = ("validation_nll", 1) if by_likelihood else ("validation_mse", 0)  # on the networks' scale
+        least = self.min_likelihood_improvement if by_likelihood else torch.inf
+        reference = mean_errors(model, rows, validation)  # [2, M]; later of the last fall that counted
+        best, active = reference[score], torch.ones(num_members, dtype=torch.bool, device=device)
+        since_fall, member_epochs = torch.zeros(2, num_members, dtype=torch.long, device=device)
         parameters = list(model.layers.parameters())  # not those of terminations, which held-out errors do not measure
         best_weights = [parameter.detach().clone() for parameter in parameters]
         ends, epoch = self._end_batches(rows, order[:num_train], generator), 0
         try:
-            while training.active and (self.max_epochs is None or epoch < self.max_epochs):
+            while active.any() and (self.max_epochs is None or epoch < self.max_epochs):
                 epoch += 1
                 shuffle = torch.randperm(num_train, **draw).to(device)
                 for index in bootstrap[:, shuffle].split(self.batch_size, dim=1):
-                    self._step(rows, index, ends, training.active)
-                improved = training.judge(epoch, mean_errors(model, rows, validation))
-                for best, parameter in zip(best_weights, parameters, strict=True):
-                    best[improved] = parameter.detach()[improved]
+                    self._step(rows, index, ends, active)
+                errors = mean_errors(model, rows, validation)
+                improved = active & (errors[score] < best)
+                best = torch.where(improved, errors[score], best)
+                for kept, parameter in zip(best_weights, parameters, strict=True):
+                    kept[improved] = parameter.detach()[improved]
+                fell = errors < torch.stack([reference[0] * (1 - self.min_improvement), reference[1] - least])
+                reference = torch.where(fell, errors, reference)
+                since_fall = torch.where(fell.any(0), 0, since_fall + 1)
+                member_epochs += active
+                active = active & (since_fall < self.patience)
                 if progress is not None:
-                    name = "validation_nll" if training.by_likelihood else "validation_mse"  # on the networks' scale
-                    progress({"epoch": epoch, name: list(training.best_score), "active_members": list(training.active)})
+                    members = active.nonzero().flatten().tolist()
+                    progress({"epoch": epoch, score_name: best.tolist(), "active_members": members})
         finally:
-            for best, parameter in zip(best_weights, parameters, strict=True):
-                parameter.data.copy_(best)
+            for kept, parameter in zip(best_weights, parameters, strict=True):
+                parameter.data.copy_(kept)
         mse, nll = mean_errors(model, rows, validation, units=True).tolist()
         counts = {"train_rows": num_train, "validation_rows": num_validation}
-        epochs = {"epochs": epoch, "member_epochs": training.member_epochs}
+        epochs = {"epochs": epoch, "member_epochs": member_epochs.tolist()}
         return {**epochs, "validation_mse": mse, "validation_nll": nll, **counts}
-
-
-class _Stopping:
-    """Which members go on: those whose held-out errors fell during the last ``patience`` epochs."""
-
-    def __init__(self, fit: EarlyStoppingFit, first_errors: Tensor) -> None:
-        self.fit, self.by_likelihood = fit, fit.min_likelihood_improvement is not None
-        self.reference_mse, self.reference_nll = first_errors.tolist()  # of the last improvement that counted
-        self.best_score = list(self.reference_nll if self.by_likelihood else self.reference_mse)
-        self.active = list(range(len(self.best_score)))
-        self.since_improvement, self.member_epochs = [0] * len(self.active), [0] * len(self.active)
-
-    def judge(self, epoch: int, errors: Tensor) -> list[int]:
-        """Members whose score is their best one so far, given held-out errors, ``[2, M]``; some stop here."""
-        mse, nll = errors.tolist()  # one host sync
-        score, improved = nll if self.by_likelihood else mse, []
-        for m in self.active:
-            self.member_epochs[m] = epoch
-            if score[m] < self.best_score[m]:
-                self.best_score[m] = score[m]
-                improved.append(m)
-            self.since_improvement[m] += 1
-            if mse[m] < self.reference_mse[m] * (1 - self.fit.min_improvement):
-                self.reference_mse[m], self.since_improvement[m] = mse[m], 0
-            least = self.fit.min_likelihood_improvement
-            if least is not None and nll[m] < self.reference_nll[m] - least:
-                self.reference_nll[m], self.since_improvement[m] = nll[m], 0
-        self.active = [m for m in self.active if self.since_improvement[m] < self.fit.patience]
-        return improved

@@ -13,6 +13,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from eqr_torchrl.networks._cpu import onednn_matmul
+from eqr_torchrl.networks.layers import check_counts
 from eqr_torchrl.world_models.gaussian import GaussianEnsemble
 from eqr_torchrl.world_models.rows import Rows
 from eqr_torchrl.world_models.termination import EndBatches
@@ -24,8 +25,7 @@ class WorldModelFit(ABC):
     """Fits an ensemble repeatedly as data come in: weights and optimiser continue from the last fit.
 
     Each call recomputes the standardisation from all data. Subclasses decide on which transitions, and for how long,
-    each member is trained: :class:`FixedStepsFit`, and :class:`EarlyStoppingFit` as published.
-    The arguments are those of :class:`FixedStepsFit`.
+    each member is trained. The arguments are those of :class:`FixedStepsFit`.
     """
 
     def __init__(
@@ -33,8 +33,7 @@ class WorldModelFit(ABC):
     ) -> None:
         if not isinstance(world_model, GaussianEnsemble):
             raise ValueError(f"world_model must be a GaussianEnsemble, got {type(world_model).__name__}.")
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be positive, got {batch_size}.")
+        check_counts(batch_size=batch_size)
         if not 0 <= variance_weight <= 1:
             raise ValueError(f"variance_weight must be in [0, 1], got {variance_weight}.")
         self.world_model = world_model
@@ -49,16 +48,15 @@ class WorldModelFit(ABC):
         """Fits the model to transitions.
 
         Args:
-            data: transitions, batch size ``[n]``, with ``"observation"``, ``"action"``, ``("next", "observation")``
-                and, if the model predicts them, ``("next", "reward")`` and ``("next", "terminated")``, in units of the
-                environment; or a replay buffer of them.
+            data: transitions, batch size ``[n]``, or a replay buffer of them, with ``"observation"``, ``"action"``,
+                ``("next", "observation")`` and what the model predicts of ``("next", "reward")`` and
+                ``("next", "terminated")``.
             generator: source of randomness. Defaults to torch's global one.
             progress: called regularly with plain numbers, the progress of the fit.
 
         Returns:
-            Plain numbers. Errors of each member are means over transitions and entries: ``..._mse`` in squared units of
-            the environment, ``..._nll`` in twice nats without the constant, entries that never changed left out;
-            ``train_rows`` and ``seconds``; and what a subclass adds.
+            Plain numbers: ``train_rows``, ``seconds``, and errors of each member, means over transitions and entries:
+            ``..._mse`` in squared units of the environment, ``..._nll`` in twice nats without the constant.
         """
         start = time.perf_counter()
         rows = Rows(self.world_model, data if isinstance(data, TensorDictBase) else data[:])
@@ -84,9 +82,7 @@ class WorldModelFit(ABC):
         inputs, ended = (value[index] for value in rows.ends)
         return EndBatches(self.world_model.termination, inputs, ended, generator)
 
-    def _step(
-        self, rows: Rows, index: Tensor, ends: EndBatches | None, members: list[int] | slice = slice(None)
-    ) -> None:
+    def _step(self, rows: Rows, index: Tensor, ends: EndBatches | None, members: Tensor | slice = slice(None)) -> None:
         """One gradient step of the given ``members`` on the transitions at ``index``, shape ``[M, B]``."""
         losses = self.world_model.loss(*rows.take(index), variance_weight=self.variance_weight)
         if ends is not None:

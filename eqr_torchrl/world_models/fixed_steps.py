@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from eqr_torchrl.functional import rarity_weights
+from eqr_torchrl.networks.layers import check_counts
 from eqr_torchrl.world_models.fit import Progress, WorldModelFit
 from eqr_torchrl.world_models.gaussian import GaussianEnsemble
 from eqr_torchrl.world_models.rows import Rows, mean_errors
@@ -17,13 +18,11 @@ _REPORTED_ROWS = 4096  # on which errors are reported
 class FixedStepsFit(WorldModelFit):
     r"""Trains each member for a fixed number of steps on its own bootstrap sample, and oversamples rare targets.
 
-    There is no validation split, and the cost of a fit does not grow with the data. The bootstrap sample (bagging;
-    section 4 of `Chua et al. (2018) <https://arxiv.org/abs/1805.12114>`_) is drawn anew in each call, and lets members
-    differ where data are scarce.
-
-    A reward seen once among thousands of zeros would be drawn too seldom to be learned. A transition with a target more
-    than ``rare_threshold`` standard deviations from its mean counts as often as it exceeds the threshold
-    (:func:`~eqr_torchrl.functional.rarity_weights`), in every member. Rare states are not oversampled.
+    There is no validation split. The bootstrap sample (bagging; section 4 of `Chua et al. (2018)
+    <https://arxiv.org/abs/1805.12114>`_) is drawn anew in each call, and lets members differ where data are scarce. A
+    transition with a target more than ``rare_threshold`` standard deviations from its mean, such as a first reward
+    among zeros, counts as often as it exceeds the threshold (:func:`~eqr_torchrl.functional.rarity_weights`), in every
+    member. Rare states are not oversampled.
 
     Args:
         world_model: ensemble to fit.
@@ -55,8 +54,7 @@ class FixedStepsFit(WorldModelFit):
         super().__init__(
             world_model, lr=lr, weight_decay=weight_decay, batch_size=batch_size, variance_weight=variance_weight
         )
-        if num_steps < 1:
-            raise ValueError(f"num_steps must be positive, got {num_steps}.")
+        check_counts(num_steps=num_steps)
         if rare_threshold is not None and not rare_threshold > 0:
             raise ValueError(f"rare_threshold must be positive or None, got {rare_threshold}.")
         self.num_steps, self.rare_threshold = num_steps, rare_threshold

@@ -14,6 +14,7 @@ from torchrl.envs import EnvBase
 from eqr_torchrl.functional import gaussian_nll, soft_clamp
 from eqr_torchrl.networks._cpu import Precision, uses_bf16
 from eqr_torchrl.networks.ensemble import EnsembleLinear
+from eqr_torchrl.networks.layers import check_counts
 from eqr_torchrl.networks.normalizer import Normalizer
 from eqr_torchrl.networks.prior import RandomPrior
 from eqr_torchrl.world_models.base import WorldModel
@@ -33,12 +34,10 @@ class GaussianEnsemble(WorldModel):
               \sigma_y^2\, \mathrm{diag}\, e^{\ell_m(x)}\big), \quad \sigma_y^2 = \mathrm{std}(y)^2 + b^2
 
     The probabilistic ensemble of `Chua et al. (2018) <https://arxiv.org/abs/1805.12114>`_ with the sizes of `Luis et
-    al. (2024) <https://arxiv.org/abs/2308.06590>`_, evaluated by batched matmuls.
-
-    Inputs :math:`x` and targets are standardised, entry by entry, so that rewards of any size are learned alike. An
-    entry that never changed is predicted as it was, without noise. The paper's code does not standardise targets
-    (``normalize_targets=False``): a member then cannot predict a noise above :math:`e^{0.25} \approx 1.3` in units of
-    the environment, and misses rewards much larger or smaller than 1.
+    al. (2024) <https://arxiv.org/abs/2308.06590>`_. Inputs :math:`x` and targets are standardised, entry by entry. An
+    entry that never changed is predicted as it was, without noise. The paper's code does not standardise targets: a
+    member then cannot predict a noise above :math:`e^{0.25} \approx 1.3` in units of the environment, and misses
+    rewards much larger or smaller than 1.
 
     With a prior scale :math:`b > 0`, fixed random networks :math:`p_m` (:class:`RandomPrior`) make members disagree by
     about :math:`b` where there are no data. The first fit fixes :math:`b` and the standardisation of their inputs: in
@@ -49,28 +48,23 @@ class GaussianEnsemble(WorldModel):
         action_dim: number of entries of an action, ``A``.
         num_members: number of members, ``M``.
         num_cells: sizes of the hidden layers, each followed by a SiLU. The paper has 400 cells for the quadruped.
-        learn_reward: whether the reward is predicted, as last entry; if not, the environment built on the model needs a
-            reward function.
+        learn_reward: whether the reward is predicted, as last entry; if not, the imagined environment needs a function.
         normalize_targets: whether targets are standardised.
-        prior_scale: :math:`b` of the change of the observation, in standard deviations of its entries in the data of
-            the first fit (of the first in which the entry changes).
-        reward_prior_scale: :math:`b` of the reward, in units of the environment: how far a reward that was never seen
-            may plausibly lie from those that were.
-        log_var_bounds: bounds of the log-variance :math:`\ell`, on the networks' scale, softly enforced for any input.
-        learn_termination: whether a small second network of each member learns when episodes end, from
-            ``("next", "terminated")`` of the data; if not, the environment needs a termination function.
-        precision: format of matmuls between hidden layers on a CPU, in :meth:`loss` and in :meth:`forward` without
-            gradient: ``"fp32"``, ``"bf16"``, or ``"auto"``, which is bfloat16 where the CPU has instructions for it.
+        prior_scale: :math:`b` of the change of the observation, in standard deviations of its entries at the first fit.
+        reward_prior_scale: :math:`b` of the reward, in its units: how far unseen rewards may lie from those seen.
+        log_var_bounds: soft bounds of the log-variance :math:`\ell`, on the networks' scale.
+        learn_termination: whether a small second network of each member learns when episodes end; if not, likewise.
+        precision: of matmuls between hidden layers on a CPU, in :meth:`loss` and without gradient: ``"fp32"``,
+            ``"bf16"``, or ``"auto"``, which is bfloat16 where the CPU has instructions for it.
 
     Attributes:
         target_mean: :math:`\bar y`, in units of the environment, shape ``[D]``; zero if not standardised.
         target_scale: :math:`\sigma_y`, likewise; one if not standardised.
 
     Examples:
-        >>> model = GaussianEnsemble(3, 1, num_members=5, num_cells=(32, 32))
-        >>> loc, scale = model(torch.zeros(5, 4, 3), torch.zeros(5, 4, 1))
-        >>> loc.shape, scale.shape  # three entries of the next observation, and the reward
-        (torch.Size([5, 4, 4]), torch.Size([5, 4, 4]))
+        >>> loc, scale = GaussianEnsemble(3, 1, num_members=5)(torch.zeros(5, 4, 3), torch.zeros(5, 4, 1))
+        >>> loc.shape  # three entries of the next observation, and the reward
+        torch.Size([5, 4, 4])
     """
 
     target_mean: Tensor
@@ -97,8 +91,7 @@ class GaussianEnsemble(WorldModel):
         super().__init__(observation_dim, num_members=num_members, **flags)
         if not log_var_bounds[0] < log_var_bounds[1]:
             raise ValueError(f"log_var_bounds must increase, got {tuple(log_var_bounds)}.")
-        if action_dim < 1:
-            raise ValueError(f"action_dim must be positive, got {action_dim}.")
+        check_counts(action_dim=action_dim)
         for name, value in (("prior_scale", prior_scale), ("reward_prior_scale", reward_prior_scale)):
             if not 0 <= value < float("inf"):
                 raise ValueError(f"{name} must be finite and not negative, got {value}.")
@@ -152,12 +145,11 @@ class GaussianEnsemble(WorldModel):
     def forward(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation, see :meth:`WorldModel.forward`."""
         inputs = torch.cat([observation, action], -1)
-        in_pieces = inputs.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
-        pieces, layers = inputs.split(_CHUNK_ROWS, 1) if in_pieces else (inputs,), self._layers_for(inputs)
-        outputs = []
-        for piece in pieces:
-            mean, log_var = self.predict(self.normalizer(piece), layers)
-            delta = torch.addcmul(self.target_mean, self.target_scale, mean + self.scaled_prior(piece))
+        in_chunks = inputs.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        layers, outputs = self._layers_for(inputs), []
+        for chunk in inputs.split(_CHUNK_ROWS, 1) if in_chunks else (inputs,):
+            mean, log_var = self.predict(self.normalizer(chunk), layers)
+            delta = torch.addcmul(self.target_mean, self.target_scale, mean + self.scaled_prior(chunk))
             outputs.append((delta, (0.5 * log_var).exp() * self.target_scale))
         delta, scale = (torch.cat(values, 1) for values in zip(*outputs, strict=True))
         next_observation = observation + delta[..., : self.observation_dim]
@@ -189,14 +181,10 @@ class GaussianEnsemble(WorldModel):
     def loss(self, inputs: Tensor, targets: Tensor, *, variance_weight: float = 0.0) -> Tensor:
         r"""Training loss of each member, ``[M]``: twice the mean negative log-likelihood of an entry up to a constant.
 
-        Plain likelihood weighs squared errors by :math:`\sigma^{-2}`, so that what is predicted worst is learned last.
-        With :math:`\beta > 0`, each entry's likelihood is weighed by :math:`\sigma^{2\beta}`, without gradient in the
-        weight (eq. 5 of `Seitzer et al. (2022) <https://arxiv.org/abs/2203.09168>`_).
-
-        Args:
-            inputs: normalised observations and actions, shape ``[M, B, S + A]``.
-            targets: normalised targets, less the prior of the member, shape ``[M, B, D]``.
-            variance_weight: :math:`\beta`, in ``[0, 1]``; 0 is the likelihood, 1 weighs squared errors evenly.
+        At normalised inputs ``[M, B, S + A]`` and targets less the prior, ``[M, B, D]``. Plain likelihood weighs
+        squared errors by :math:`\sigma^{-2}`, so that what is predicted worst is learned last. Each entry's likelihood
+        is weighed by :math:`\sigma^{2\beta}`, without gradient in the weight (eq. 5 of `Seitzer et al. (2022)
+        <https://arxiv.org/abs/2203.09168>`_): :math:`\beta`, ``variance_weight``, of 1 weighs squared errors evenly.
         """
         mean, log_var = self.predict(inputs, self._layers_for(inputs))
         nll = gaussian_nll(mean, log_var, targets)

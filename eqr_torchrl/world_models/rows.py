@@ -1,4 +1,4 @@
-"""Transitions as the rows of numbers that a world model is fitted to."""
+"""Transitions as tensors that a world model is fitted to, and the errors of its predictions."""
 
 from __future__ import annotations
 
@@ -7,21 +7,35 @@ from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
 from torch import Tensor
 
-from eqr_torchrl.world_models.errors import prediction_errors
 from eqr_torchrl.world_models.gaussian import GaussianEnsemble
 
 _EVALUATION_ROWS = 4096  # of each member at once
 
 
+def prediction_errors(mean: Tensor, scale: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Squared errors, squared standardised errors and the likelihood loss, entry by entry.
+
+    .. math:: (\mu - y)^2, \quad z^2 = (\mu - y)^2 / \sigma^2, \quad z^2 + 2 \log \sigma
+
+    An entry that never changed in a fit is predicted without noise, :math:`\sigma = 0`. It counts nothing where it came
+    as predicted (:math:`z^2 = 0`, a loss of 0), and is infinitely unlikely where it did not.
+
+    Of means, standard deviations and observed values ``[..., D]``. The loss is twice the negative log-likelihood in
+    nats, without its constant.
+    """
+    squared, noisy = (mean - target).square(), scale > 0
+    certain = torch.where(torch.isclose(mean, target), 0.0, torch.inf)  # rounding is no surprise
+    safe = torch.where(noisy, scale, 1.0)
+    standardised = torch.where(noisy, squared / safe.square(), certain)
+    return squared, standardised, standardised + 2 * safe.log()
+
+
 class Rows:
     """Normalised inputs and targets of each member, the prior of the member subtracted from its targets.
 
-    Replaces the statistics of the world model by those of the data.
-
-    Attributes:
-        targets: changes of the observation, and rewards, in units of the environment, shape ``[n, D]``.
-        ends: normalised next observations and actions, ``[n, S + A]``, and whether the episode ended, bool, ``[n]``;
-            ``None`` if the model does not learn terminations.
+    Replaces the statistics of the world model by those of the data. ``targets``, ``[n, D]``, are in units of the
+    environment. ``ends`` are normalised next observations and actions, and whether the episode ended, bool ``[n]``;
+    ``None`` if the model does not learn terminations.
     """
 
     def __init__(self, world_model: GaussianEnsemble, data: TensorDictBase) -> None:

@@ -20,8 +20,6 @@ class TerminationNetwork(nn.Module):
     <https://doi.org/10.1093/oxfordjournals.pan.a004868>`_).
 
     .. math:: p_m(x) = \mathrm{sigmoid}\big(\ell_m(x) - \log (n_\text{others} / n_\text{ends})\big)
-
-    Each has hidden layers of ``num_cells``.
     """
 
     log_imbalance: Tensor

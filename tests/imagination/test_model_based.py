@@ -266,7 +266,7 @@ def test_its_parameters_are_those_of_the_model():
     ("kwargs", "message"),
     [
         ({"member": "random"}, 'member must be "fixed" or "resampled", got \'random\''),
-        ({"rows_per_member": 0}, "rows_per_member must be positive, got 0"),
+        ({"rows_per_member": 0}, "rows_per_member must be a positive integer, got 0"),
         ({"reward_fn": minus_distance}, "predicts_reward=True, got minus_distance; or build .*learn_reward=false"),
         ({"known_reward": True, "reward_fn": None}, "is required .*predicts_reward=False, got None; or .*=true"),
     ],

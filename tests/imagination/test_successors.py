@@ -80,57 +80,11 @@ def test_stratified_draws_fall_one_into_each_bin_and_their_mean_varies_less(succ
     torch.testing.assert_close(means["stratified"], torch.full((3,), 0.139 / 4), atol=0.005, rtol=0)
 
 
-@pytest.mark.parametrize("num_members", [1, 2, 3])
-def test_fewer_members_are_distinct_for_each_row_and_equally_likely(successors_of, num_members):
-    batch = toy_batch(B=4000)
-    out = successors_of(num_members=num_members, num_next_states=2)(batch)
-    assert out["next"].batch_size == (4000, num_members, 2)
-    member = ((out["next", "observation"] - batch["observation"][:, None, None])[..., 0].log10().round()).long()
-    assert (member[..., 0] == member[..., 1]).all()  # the draws of one member stay together
-    torch.testing.assert_close(out["next", "reward"][..., 0], torch.tensor(REWARD)[member])
-    member = member[..., 0].sort(1).values
-    assert all(len(row.unique()) == num_members for row in member)
-    counts = member.flatten().bincount(minlength=4)  # binomial: n = 4000, p = num_members / 4
-    assert ((counts - 1000 * num_members).abs() < 5 * 1000**0.5).all()
-
-
-def test_fewer_members_are_unbiased_for_a_single_row(successors_of):
-    successors, batch = successors_of(num_members=2, num_next_states=1), toy_batch(B=4)
-    rewards = torch.stack([successors(batch)["next", "reward"][0].mean() for _ in range(600)])
-    assert abs(rewards.mean() - 2.0) < 5 * rewards.std() / 600**0.5  # mean of REWARD
-
-
-@pytest.mark.parametrize("size", [1, 5, 7, 64])
-@pytest.mark.parametrize("num_members", [1, 2, 3])
-def test_fewer_members_work_at_any_batch_size(successors_of, num_members, size):
-    successors, batch = successors_of(num_members=num_members, num_next_states=2), toy_batch(B=size)
-    out = successors(batch)
-    assert out["next"].batch_size == (size, num_members, 2)
-    member = ((out["next", "observation"] - batch["observation"][:, None, None])[..., 0].log10().round()).long()
-    torch.testing.assert_close(out["next", "reward"][..., 0], torch.tensor(REWARD)[member])
-    assert all(len(row.unique()) == num_members for row in member[..., 0])
-    assert (member[..., 0] == member[..., 1]).all()
-
-
-def test_every_subset_of_members_is_equally_likely_for_each_row(successors_of):
-    successors, batch = successors_of(num_members=2, num_next_states=1), toy_batch(B=3)
-    batch["observation"].zero_()
-    pairs = []
-    for _ in range(3000):
-        member = successors(batch)["next", "observation"][:, :, 0, 0].log10().round().long().sort(1).values
-        pairs.append(member @ torch.tensor([4, 1]))
-    counts = torch.stack(pairs).T.contiguous()  # [row, draw], 4 times the first member plus the second
-    for row in counts:
-        found = row.bincount(minlength=16)[[1, 2, 3, 6, 7, 11]]  # the six pairs: 500 each, 5 deviations of 20
-        assert found.sum() == 3000 and ((found - 500).abs() < 100).all()
-
-
-@pytest.mark.parametrize("num_members", [None, 2])
-def test_a_generator_makes_it_reproducible_and_leaves_the_global_one_alone(successors_of, num_members):
+def test_a_generator_makes_it_reproducible_and_leaves_the_global_one_alone(successors_of):
     batch = toy_batch(B=8)
     before = torch.get_rng_state()
     outs = [
-        successors_of(scale=1.0, num_members=num_members, generator=torch.Generator().manual_seed(seed))(batch.clone())
+        successors_of(scale=1.0, generator=torch.Generator().manual_seed(seed))(batch.clone())
         for seed in (1, 1, 2)
     ]
     assert torch.equal(before, torch.get_rng_state())
@@ -158,10 +112,9 @@ def test_the_models_parameters_stay_with_the_model():
 def test_what_it_writes_is_what_the_loss_reads(successors_of):
     loss = EpistemicQuantileLoss(toy_actor(), toy_critic(num_quantiles=5))
     SoftUpdate(loss, tau=0.1)
-    for kwargs in ({}, {"num_members": 2}):
-        batch = successors_of(num_next_states=3, **kwargs)(toy_batch(B=6).select("observation", "action"))
-        assert loss.compute_target(batch).shape == (6, 5 * kwargs.get("num_members", 4))
-        assert torch.isfinite(loss(batch)["loss_qvalue"])
+    batch = successors_of(num_next_states=3)(toy_batch(B=6).select("observation", "action"))
+    assert loss.compute_target(batch).shape == (6, 5 * 4)
+    assert torch.isfinite(loss(batch)["loss_qvalue"])
 
 
 @pytest.mark.parametrize(
@@ -169,8 +122,6 @@ def test_what_it_writes_is_what_the_loss_reads(successors_of):
     [
         ({"num_next_states": 0}, "num_next_states must be a positive integer, got 0"),
         ({"sampling": "sobol"}, 'sampling must be "stratified" or "iid", got \'sobol\''),
-        ({"num_members": 0}, "num_members must be between 1 and the 4 members of model_env, got 0"),
-        ({"num_members": 5}, "num_members must be between 1 and the 4 members of model_env, got 5"),
     ],
 )
 def test_arguments_out_of_range_are_named(successors_of, kwargs, message):
@@ -178,15 +129,14 @@ def test_arguments_out_of_range_are_named(successors_of, kwargs, message):
         successors_of(**kwargs)
 
 
-@pytest.mark.parametrize("num_members", [None, 2])
 @pytest.mark.parametrize("size", [(), (6,), (2, 3), (1, 2, 3)])
-def test_a_batch_of_any_shape_is_the_flattened_batch(successors_of, size, num_members):
+def test_a_batch_of_any_shape_is_the_flattened_batch(successors_of, size):
     flat = toy_batch(B=max(1, torch.Size(size).numel())).select("observation", "action")
     outs = []
     for batch in (flat.clone(), flat.reshape(size)):
         generator = torch.Generator().manual_seed(1)
-        outs.append(successors_of(scale=1.0, num_members=num_members, generator=generator)(batch)["next"])
-    assert outs[1].batch_size == (*size, num_members or 4, 4)
+        outs.append(successors_of(scale=1.0, generator=generator)(batch)["next"])
+    assert outs[1].batch_size == (*size, 4, 4)
     assert (outs[1].reshape(outs[0].shape) == outs[0]).all()
 
 
@@ -222,13 +172,12 @@ def test_observations_and_actions_of_different_batches_are_named(successors_of):
         successors_of()(batch)
 
 
-@pytest.mark.parametrize("num_members", [None, 2])
-def test_frozen_parameters_of_the_model_stay_frozen(num_members):
+def test_frozen_parameters_of_the_model_stay_frozen():
     model = GaussianEnsemble(3, 1, num_members=3, num_cells=(8,))
     first, *rest = model.parameters()
     first.requires_grad_(False)
     env = ModelBasedEnv(model, toy_env(), termination_fn=never_terminates)
-    EnsembleSuccessors(env, num_members=num_members)(toy_batch(B=4))
+    EnsembleSuccessors(env)(toy_batch(B=4))
     assert not first.requires_grad and all(p.requires_grad for p in rest)
     assert all(p.grad is None for p in model.parameters())
 
@@ -281,6 +230,6 @@ def test_a_generator_may_live_on_another_device_than_the_model(known_model, monk
     env.world_model.to("meta")
     monkeypatch.setattr(ModelBasedEnv, "device", torch.device("meta"))
     batch = toy_batch(B=6).select("observation", "action").to("meta")
-    out = EnsembleSuccessors(env, sampling=sampling, num_members=2)(batch)
+    out = EnsembleSuccessors(env, sampling=sampling)(batch)
     assert out["next", "observation"].device.type == "meta"
-    assert out["next", "observation"].shape == (6, 2, 4, 3)
+    assert out["next", "observation"].shape == (6, 4, 4, 3)

@@ -44,11 +44,6 @@ def test_mkl_uses_avx512_on_processors_of_intel_alone(monkeypatch, capabilities,
         products.mkl_uses_avx512.cache_clear()
 
 
-def test_an_unknown_precision_is_named():
-    with pytest.raises(ValueError, match='precision must be "auto", "fp32" or "bf16", got \'half\''):
-        products.uses_bf16("half")  # pyright: ignore[reportArgumentType]
-
-
 def test_float32_products_keep_float32_accuracy():
     x, w = torch.randn(300, 200), torch.randn(200, 100)
     exact = x.double() @ w.double()

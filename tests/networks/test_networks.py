@@ -171,5 +171,5 @@ def test_both_networks_are_deterministic_functions_of_the_seed():
 
 
 def test_the_number_of_quantiles_must_be_positive():
-    with pytest.raises(ValueError, match="num_quantiles must be positive, got 0"):
+    with pytest.raises(ValueError, match="num_quantiles must be a positive integer, got 0"):
         make_critic(toy_env(), num_quantiles=0)

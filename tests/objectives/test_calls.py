@@ -14,6 +14,7 @@ from torchrl.modules import ProbabilisticActor, TanhNormal
 from torchrl.objectives import SoftUpdate
 
 from eqr_torchrl.objectives import EpistemicQuantileLoss, MemberwiseSACLoss, _calls, make_optimizer, make_update
+from eqr_torchrl.objectives.update import _target_step
 from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic
 
 LOSSES = ("loss_qvalue", "loss_actor", "loss_alpha")
@@ -35,7 +36,7 @@ def losses_and_gradients(loss, batch):
 def slow_way(monkeypatch) -> None:
     """Every network is called by a TensorDict, with parameters swapped by TensorDict."""
     monkeypatch.setattr(_calls, "_find_slots", lambda *_: False)
-    monkeypatch.setattr(_calls, "_has_hooks", lambda _: True)
+    monkeypatch.setattr(_calls, "has_hooks", lambda _: True)
 
 
 class Features(nn.Module):
@@ -67,7 +68,26 @@ def with_pixels(batch):
     return batch
 
 
+class Encoding(nn.Module):
+    """What it calculates is a method, beside a ``forward`` of another meaning."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(4, 5)
+
+    def forward(self, observation, action):
+        raise AssertionError("the method was named")
+
+    def values(self, observation, action):
+        return self.net(torch.cat([observation, action], -1))
+
+
+def by_method():
+    return TensorDictModule(Encoding(), ["observation", "action"], ["state_action_value"], method="values")
+
+
 CASES = {
+    "method": lambda: (make_loss(critic=by_method()), toy_batch(B=6)),
     "replayed": lambda: (make_loss(), toy_batch(B=6)),
     "ensemble": lambda: (make_loss(num_qvalue_nets=2, num_next_actions=2), toy_batch(B=6, M=2, K=3)),
     "no delay": lambda: (make_undelayed(), toy_batch(B=6, M=2, K=3)),
@@ -159,9 +179,7 @@ def test_targets_move_as_soft_update_moves_them(build):
     with torch.no_grad():
         loss.qvalue_network_params.apply(lambda p: p.add_(1) if p.is_floating_point() else p)
     start = loss.target_qvalue_network_params.clone().detach()
-    from eqr_torchrl.objectives.update import _move_targets
-
-    _move_targets(loss.updater)
+    _target_step(loss.updater)()
     found = loss.target_qvalue_network_params.clone().detach()
     loss.target_qvalue_network_params.data.copy_(start)
     loss.updater.step()

@@ -250,16 +250,3 @@ def test_over_n_steps_the_discount_is_gamma_to_the_n():
     batch["next", "reward"].fill_(1.0)
     batch["steps_to_next_obs"] = torch.tensor([[1], [2], [3]])
     torch.testing.assert_close(loss.compute_target(batch), torch.tensor([[5.0] * 2, [3.0] * 2, [2.0] * 2]))
-
-
-@pytest.mark.parametrize("key", ["epistemic_std", "target_value"])
-def test_what_the_critic_reports_can_be_selected(key):
-    loss = make_loss()
-    assert set(loss.out_keys) == set(loss(toy_batch(B=4, M=3, K=2)).keys())
-    loss.select_out_keys("loss_qvalue", key)
-    assert loss(toy_batch(B=4, M=3, K=2))[key].shape == ()
-
-
-def test_without_successors_the_missing_key_is_named():
-    with pytest.raises(RuntimeError, match="the batch must hold 'next', got 'observation', 'action'"):
-        make_loss()(toy_batch(B=4).exclude("next"))

@@ -155,21 +155,6 @@ def test_works_with_keyword_arguments():
             torch.testing.assert_close(losses[key], value)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # tracing tensordict warns of its own future
-def test_compiles_in_one_graph():
-    torch._dynamo.reset()
-    loss, batch = make_loss(toy_critics(2), toy_actor(), target_entropy="auto"), member_batch(M=2)
-    compiled = torch.compile(loss, backend="eager", fullgraph=True)
-    compiled(batch.clone())  # the first call traces
-    outs = []
-    for one in (loss, compiled):
-        torch.manual_seed(3)
-        outs.append(one(batch.clone()))
-    for key in outs[0].keys():  # noqa: SIM118 - a TensorDict iterates over its batch
-        torch.testing.assert_close(outs[0][key], outs[1][key])
-
-
 def test_transitions_over_n_steps_bootstrap_with_gamma_to_the_n():
     # Q_i = s at s' = 8, gamma 0.5, reward 1, no entropy to speak of: 1 + 8 / 2^n
     loss = make_loss(state_critics(1.0, 1.0), alpha_init=1e-12)
@@ -179,27 +164,6 @@ def test_transitions_over_n_steps_bootstrap_with_gamma_to_the_n():
     batch["members", "steps_to_next_obs"] = torch.tensor([[1, 2], [2, 3], [3, 1]]).unsqueeze(-1)
     expected = torch.tensor([[5.0, 3.0], [3.0, 2.0], [2.0, 5.0]])
     torch.testing.assert_close(loss.compute_target(batch), expected)
-
-
-@pytest.mark.parametrize("flag_type", [torch.uint8, torch.float32])
-@pytest.mark.parametrize("reward_type", [torch.int64, torch.float64])
-def test_rewards_and_flags_may_have_any_type(reward_type, flag_type):
-    loss = make_loss(state_critics(1.0), alpha_init=1e-12)
-    batch = member_batch(B=2, M=1, observation_dim=1)
-    batch["members", "next", "observation"].fill_(8.0)
-    batch["members", "next", "reward"] = torch.tensor([[[3]], [[1]]], dtype=reward_type)
-    batch["members", "next", "terminated"] = torch.tensor([[[0]], [[1]]], dtype=flag_type)
-    torch.testing.assert_close(loss.compute_target(batch).float(), torch.tensor([[3 + 0.5 * 8], [1.0]]))
-
-
-def test_without_terminated_done_takes_its_place():
-    loss = make_loss(state_critics(1.0, 1.0), alpha_init=1e-12)
-    batch = member_batch(B=2, M=2, observation_dim=1)
-    batch["members", "next", "done"][:, 1] = True
-    batch["members", "next", "observation"].fill_(8.0)
-    batch["members", "next", "reward"].fill_(1.0)
-    del batch["members", "next", "terminated"]
-    torch.testing.assert_close(loss.compute_target(batch), torch.tensor([[5.0, 1.0]] * 2))
 
 
 @pytest.mark.parametrize(
@@ -218,32 +182,6 @@ def test_a_missing_key_is_named(key, message):
     del batch[key]
     with pytest.raises(RuntimeError, match=message):
         make_loss(toy_critics(), toy_actor(), target_entropy="auto")(batch)
-
-
-class Kept(torch.nn.Module):
-    def forward(self, values):
-        return values.mean(-1, keepdim=True)
-
-
-def test_a_utility_of_the_wrong_shape_is_refused():
-    loss = make_loss(toy_critics(), toy_actor(), target_entropy="auto", utility=Kept())
-    with pytest.raises(RuntimeError, match=r"to \[...\], here \(4,\): Kept gave shape \(4, 1\)"):
-        loss(member_batch())
-
-
-def test_options_shared_with_the_other_loss_are_checked_alike():
-    with pytest.raises(ValueError, match="alpha_init must be positive and finite, got -1"):
-        make_loss(toy_critics(), alpha_init=-1)
-    with pytest.raises(TypeError, match="num_qvalue_net'"):
-        make_loss(toy_critics(), num_qvalue_net=3)
-
-
-def test_parameters_can_be_drawn_anew():
-    loss = make_loss(toy_critics(), toy_actor(), target_entropy="auto")
-    before = [p.detach().clone() for p in loss.parameters() if p.ndim == 2]
-    loss.reset_parameters_recursive()
-    after = [p for p in loss.parameters() if p.ndim == 2]
-    assert len(before) == 12 and not any(torch.equal(*pair) for pair in zip(before, after, strict=True))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])

@@ -11,7 +11,7 @@ from torch.distributions import Normal
 
 from eqr_torchrl.lab.diagnostics import held_out_errors
 from eqr_torchrl.world_models import EarlyStoppingFit, FixedStepsFit, GaussianEnsemble
-from eqr_torchrl.world_models.errors import prediction_errors
+from eqr_torchrl.world_models.rows import prediction_errors
 
 
 def sparse(rows: int, reward: float = 0.0) -> TensorDict:

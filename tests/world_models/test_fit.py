@@ -285,8 +285,8 @@ def test_unusable_data_are_named(data, message):
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"batch_size": 0}, "batch_size must be positive, got 0"),
-        ({"patience": 0}, "patience must be positive, got 0"),
+        ({"batch_size": 0}, "batch_size must be a positive integer, got 0"),
+        ({"patience": 0}, "patience must be a positive integer, got 0"),
         ({"validation_fraction": 0.0}, "validation_fraction must be a fraction"),
         ({"validation_fraction": 1.0}, "validation_fraction must be a fraction"),
         ({"min_improvement": -0.1}, "min_improvement must be a fraction"),

@@ -147,7 +147,7 @@ def test_make_world_model_takes_the_sizes_of_the_environment():
         ({"num_cells": (8, 0)}, "features must be a positive integer, got 0"),
         ({"num_cells": "abc"}, "features must be a positive integer, got 'a'"),
         ({"observation_dim": 0}, "observation_dim must be a positive integer, got 0"),
-        ({"action_dim": 0}, "action_dim must be positive, got 0"),
+        ({"action_dim": 0}, "action_dim must be a positive integer, got 0"),
     ],
 )
 def test_errors_name_the_argument(kwargs, message):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from eqr_torchrl.lab.evaluation import device_of, evaluation_mode
 from eqr_torchrl.world_models import WorldModel
-from eqr_torchrl.world_models.errors import prediction_errors
+from eqr_torchrl.world_models.rows import prediction_errors
 
 _CHUNK = 4096  # transitions predicted at once
 

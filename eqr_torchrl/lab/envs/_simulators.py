@@ -13,7 +13,7 @@ from typing import Any
 
 from torchrl.envs import DMControlWrapper, EnvBase, GymWrapper, ParallelEnv, SerialEnv, TransformedEnv
 
-from eqr_torchrl.imagination._user_functions import name_of
+from eqr_torchrl.imagination.terminations import name_of
 from eqr_torchrl.lab.envs._layers import simulator_env
 from eqr_torchrl.lab.envs._readers import DMControlReader, GymnasiumReader
 from eqr_torchrl.lab.envs._spaces import check_gym_spaces

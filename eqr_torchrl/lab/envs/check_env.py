@@ -13,8 +13,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
-from eqr_torchrl.imagination._user_functions import checked, name_of
-from eqr_torchrl.imagination.terminations import TerminationFn, never_terminates
+from eqr_torchrl.imagination.terminations import TerminationFn, checked, name_of, never_terminates
 from eqr_torchrl.lab.envs.guards import NOISE
 from eqr_torchrl.lab.envs.real import make_env
 from eqr_torchrl.lab.envs.reward_bounds import reward_bounds
@@ -23,7 +22,7 @@ from eqr_torchrl.lab.envs.terminations import termination_for
 if TYPE_CHECKING:
     import gymnasium
 
-    from eqr_torchrl.imagination.model_based import RewardFn
+    from eqr_torchrl.imagination.terminations import RewardFn
 
 _AGREEMENT = 0.999  # rounding at a threshold may cost a rule one step in a thousand
 _LARGE, _SMALL = 100.0, 0.01  # per-step rewards outside this range do not suit a Huber threshold and networks near 1

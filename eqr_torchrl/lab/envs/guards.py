@@ -11,8 +11,7 @@ import torch
 from tensordict import TensorDictBase
 from torchrl.envs.transforms import Transform
 
-from eqr_torchrl.imagination._user_functions import checked
-from eqr_torchrl.imagination.terminations import TerminationFn, never_terminates
+from eqr_torchrl.imagination.terminations import TerminationFn, checked, never_terminates
 
 _MACHINERY = {"eqr_torchrl", "tensordict", "torch", "torchrl", "contextlib"}  # packages that call a guard in between
 

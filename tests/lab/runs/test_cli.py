@@ -33,7 +33,8 @@ out: null
 resume: null
 half: ${steps}
 loss: {tau: 0.1}
-part: {_target_: eqr_torchrl.imagination.EnsembleSuccessors, num_next_states: 1, num_members: null, sampling: iid}
+part: {_target_: eqr_torchrl.imagination.EnsembleSuccessors, num_next_states: 1, sampling: iid}
+early: {_target_: eqr_torchrl.world_models.EarlyStoppingFit, max_epochs: null}
 net: {_target_: eqr_torchrl.networks.make_critic, num_cells: [8], num_quantiles: 1}
 optim: {lr: 0.001, weight_decay: 0.0}
 """,
@@ -131,7 +132,7 @@ MISTAKES = {
     "steps=true": r"steps must be an integer, got True\.",
     "gamma=1.5": r"gamma must be at most 1, got 1\.5\.",
     "part.num_next_states=2.5": r"part.num_next_states must be an integer, got 2\.5\.",
-    "part.num_members=all": r"part.num_members must be an integer or null, got 'all'\.",
+    "early.max_epochs=all": r"early.max_epochs must be an integer or null, got 'all'\.",
     "part._target_=no.where": r"part\._target_=no\.where cannot be imported: ",
     "utility=null": r"utility must be a choice, got null; ~utility removes it\. Choices: mean, optimistic\.",
     "out=ünï cödé": r"cannot read 'out=ünï cödé': quote the value: 'out=\"ünï cödé\"'",
