@@ -33,16 +33,16 @@ class StateActionNetwork(nn.Module):
         self.register_buffer("action_mid", (low + high) / 2)
         self.register_buffer("action_half", (high - low) / 2)
         self.register_buffer("value_unit", torch.ones(()))
-        self.register_buffer("has_unit", torch.tensor(False))
+        self.register_buffer("has_unit", torch.zeros(()))  # a number: TorchRL asks all that it holds for gradients
 
     def set_value_unit(self, unit: Tensor) -> None:
         """The first unit scales the values, and a later one keeps them: the last layer is divided by its growth."""
         last = self.network[-1]
-        growth = torch.where(self.get_buffer("has_unit"), unit / self.value_unit, 1.0)
+        growth = torch.where(self.get_buffer("has_unit") > 0, unit / self.value_unit, 1.0)
         for parameter in last.parameters():
             parameter.div_(growth)
         self.value_unit.copy_(unit)
-        self.get_buffer("has_unit").fill_(True)
+        self.get_buffer("has_unit").fill_(1.0)
 
     def forward(self, observation: Tensor, action: Tensor) -> Tensor:
         action = (action - self.action_mid) / self.action_half

@@ -63,7 +63,7 @@ def test_an_update_that_draws_its_own_batches():
 
 def test_cuda_graphs_are_refused_where_there_is_no_cuda():
     loss, optimizer, updater = make_parts()
-    with pytest.raises(ValueError, match="cuda_graph must be False .* they are on cpu"):
+    with pytest.raises(ValueError, match="cuda_graph must be False .* got cpu"):
         make_update(loss, optimizer, updater, cuda_graph=True)
 
 
