@@ -97,13 +97,13 @@ def branched_rollout(
             step: dict[NestedKey, Tensor] = dict(zip((*TRANSITION_KEYS, "member"), values, strict=True))
             finite = torch.isfinite(next_observation.sum(-1) + reward.squeeze(-1))  # as each entry is; fewer passes
             stored = alive & finite
-            transitions: TensorDictBase = TensorDict({}, size)
+            transitions: Any = TensorDict({}, size)
             for key in keys:
                 transitions.set(key, step[key])
             transitions = transitions.reshape(-1) if stored.all() else transitions[stored]
             count = transitions.batch_size.numel()
             if count:
-                model_buffer.extend(transitions)  # pyright: ignore[reportArgumentType]
+                model_buffer.extend(transitions)
             rows, dropped = rows + count, dropped + int((alive & ~finite).sum())
             reward_sum += torch.where(stored, reward.squeeze(-1), 0.0).sum()
             alive = stored & ~terminated.squeeze(-1)

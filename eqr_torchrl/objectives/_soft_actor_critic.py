@@ -154,7 +154,7 @@ class SoftActorCriticLoss(LossModule):
         self.register_coeff_buffer("gamma", default_value_kwargs(ValueEstimators.TD0)["gamma"], device=device)
         action_keys = getattr(actor_network, "dist_sample_keys", None) or ["action"]
         self.set_keys(action=action_keys[0])
-        spec = getattr(actor_network, "spec", None) if action_spec is None else action_spec
+        spec: Any = getattr(actor_network, "spec", None) if action_spec is None else action_spec
         if spec is not None and hasattr(spec, "keys"):
             spec = spec[self.tensor_keys.action] if self.tensor_keys.action in spec.keys(True, True) else None
         self._log_half_range = log_half_range(spec)

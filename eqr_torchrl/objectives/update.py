@@ -35,12 +35,13 @@ def make_optimizer(
         if not 0 < rate < float("inf"):
             raise ValueError(f"{name} must be a finite number above 0, got {rate}.")
     # not running statistics, nor what another loss trains
-    policy = [value for value in loss.actor_network_params.values(True, True) if value.requires_grad]
+    networks: Any = loss
+    policy = [value for value in networks.actor_network_params.values(True, True) if value.requires_grad]
     utility = getattr(loss, "utility", None)
     if isinstance(utility, torch.nn.Module):  # what the policy ascends learns with it
         policy += [parameter for parameter in utility.parameters() if parameter.requires_grad]
     shared = {id(parameter) for parameter in policy}  # an encoder of both learns at the policy's rate
-    critics = [value for value in loss.qvalue_network_params.values(True, True) if value.requires_grad]
+    critics = [value for value in networks.qvalue_network_params.values(True, True) if value.requires_grad]
     critics = [value for value in critics if id(value) not in shared]
     groups = [{"params": policy, "lr": lr_actor}, {"params": critics, "lr": lr_critic}]
     if loss.log_alpha.requires_grad:

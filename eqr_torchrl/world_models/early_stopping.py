@@ -78,9 +78,9 @@ class EarlyStoppingFit(WorldModelFit):
         validation = order[num_train:]
         bootstrap = order[torch.randint(num_train, (num_members, num_train), **draw).to(device)]  # [M, n]
 
-        by_likelihood = self.min_likelihood_improvement is not None
-        score_name, score = ("validation_nll", 1) if by_likelihood else ("validation_mse", 0)  # on the networks' scale
-        least = self.min_likelihood_improvement if by_likelihood else torch.inf
+        least = self.min_likelihood_improvement
+        score_name, score = ("validation_mse", 0) if least is None else ("validation_nll", 1)  # on the networks' scale
+        least = torch.inf if least is None else least
         reference = mean_errors(model, rows, validation)  # [2, M]; later of the last fall that counted
         best, active = reference[score], torch.ones(num_members, dtype=torch.bool, device=device)
         since_fall, member_epochs = torch.zeros(2, num_members, dtype=torch.long, device=device)

@@ -84,8 +84,7 @@ def test_a_generator_makes_it_reproducible_and_leaves_the_global_one_alone(succe
     batch = toy_batch(B=8)
     before = torch.get_rng_state()
     outs = [
-        successors_of(scale=1.0, generator=torch.Generator().manual_seed(seed))(batch.clone())
-        for seed in (1, 1, 2)
+        successors_of(scale=1.0, generator=torch.Generator().manual_seed(seed))(batch.clone()) for seed in (1, 1, 2)
     ]
     assert torch.equal(before, torch.get_rng_state())
     assert (outs[0] == outs[1]).all() and not torch.equal(*(out["next", "observation"] for out in outs[1:]))
