@@ -111,13 +111,9 @@ class ModelBasedEnv(ModelBasedEnvBase):
 
         .. math:: (s', r) = \mu_m(s, a) + \sigma_m(s, a) \epsilon
 
-        Args:
-            observation: in units of the environment, shape ``[M, B, S]``.
-            action: in units of the environment, shape ``[M, B, A]``.
-            noise: standard normal draws, shape ``[M, B, K, D]`` with the ``noise_dim`` of the world model.
-
-        Returns:
-            Next observations ``[M, B, K, S]``, rewards ``[M, B, K, 1]`` and terminations, bool ``[M, B, K, 1]``.
+        Takes observations ``[M, B, S]``, actions ``[M, B, A]``, in units of the environment, and standard normal draws
+        ``[M, B, K, D]``. Returns next observations ``[M, B, K, S]``, rewards ``[M, B, K, 1]`` and terminations, bool
+        ``[M, B, K, 1]``.
         """
         loc, scale = checked_prediction(self.world_model, observation, action)
         sample = torch.addcmul(loc.unsqueeze(2), scale.unsqueeze(2), noise)

@@ -70,7 +70,7 @@ def make_actor(
     layer_norm: bool = False,
     normalize: bool = False,
 ) -> ProbabilisticActor:
-    """Squashed Gaussian policy for an environment with a bounded action vector.
+    """Squashed Gaussian policy from ``observation`` to ``loc``, ``scale`` and ``action``, in units of the environment.
 
     Args:
         env: environment with a vector ``observation``, shape ``[S]``, and a bounded ``action``, shape ``[A]``.
@@ -80,9 +80,6 @@ def make_actor(
         layer_norm: see :func:`~eqr_torchrl.networks.mlp`.
         normalize: whether a :class:`~eqr_torchrl.networks.Normalizer` comes first, whose statistics
             :meth:`~eqr_torchrl.objectives.SoftActorCriticLoss.set_scales` replaces. Defaults to ``False``.
-
-    Returns:
-        A policy from ``observation`` to ``loc``, ``scale`` and ``action``, the latter in environment units.
 
     Examples:
         >>> env = toy_env()

@@ -58,7 +58,7 @@ def make_critic(
     layer_norm: bool = False,
     normalize: bool = False,
 ) -> TensorDictModule:
-    """Quantile critic for an environment with vector observations and actions.
+    """Quantile critic from ``observation`` and ``action`` to ``state_action_value`` ``[..., N]``, in units of return.
 
     Args:
         env: environment with a vector ``observation``, shape ``[S]``, and ``action``, shape ``[A]``. Finite bounds of
@@ -69,9 +69,6 @@ def make_critic(
         layer_norm: see :func:`~eqr_torchrl.networks.mlp`.
         normalize: whether observations pass a :class:`~eqr_torchrl.networks.Normalizer`, whose statistics
             :meth:`~eqr_torchrl.objectives.SoftActorCriticLoss.set_scales` replaces. Defaults to ``False``.
-
-    Returns:
-        A module from ``observation`` and ``action`` to ``state_action_value``, in units of return, shape ``[..., N]``.
 
     Examples:
         >>> env = toy_env()

@@ -12,7 +12,7 @@ from eqr_torchrl.networks.layers import check_counts
 
 
 class EnsembleLinear(nn.Module):
-    r"""``M`` independent linear layers as one batched product, :math:`y_m = x_m W_m + b_m`.
+    r"""``M`` independent linear layers as one batched matmul, :math:`y_m = x_m W_m + b_m`.
 
     Weights start from a normal distribution of mean 0 and standard deviation :math:`1 / \sqrt{\text{in\_features}}`,
     truncated at two standard deviations; biases start at zero.

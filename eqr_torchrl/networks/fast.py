@@ -27,14 +27,12 @@ def fast_inference(network: nn.Module, *, precision: Precision = "auto") -> nn.M
     Sequences of linear and row-wise layers (:func:`mlp` makes them) process more than 128 rows in chunks that stay in
     the cache, with matmuls between hidden layers in bfloat16 where ``precision`` says so. The view shares its layers
     with ``network`` and follows their training. It computes what ``network`` does where that does not apply: with
-    gradients, for few rows, on other devices, in other types than float32, and where a layer has hooks.
+    gradients, for few rows, on other devices, in other types than float32, and where a layer has hooks. Make it anew
+    after a change of the structure.
 
     Args:
         network: a module, or a TensorDict module such as a policy; modules inside it are found.
         precision: ``"fp32"``, ``"bf16"``, or ``"auto"``, which is bfloat16 where the CPU has instructions for it.
-
-    Returns:
-        The view; ``network`` itself if there is no such sequence in it. Make it anew after a change of its structure.
 
     Examples:
         >>> with torch.no_grad():

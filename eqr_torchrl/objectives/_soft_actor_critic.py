@@ -330,14 +330,10 @@ class SoftActorCriticLoss(LossModule):
 
     @dispatch  # pyright: ignore[reportArgumentType]
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Losses of one batch.
+        """Losses of a batch ``[*B]``, to which the absolute TD error is written under ``td_error``.
 
-        Args:
-            tensordict: transitions, batch size ``[*B]``. The absolute TD error is written to it under ``td_error``.
-
-        Returns:
-            TensorDict of ``loss_qvalue``, ``loss_actor``, ``loss_alpha``, and, detached, ``alpha``, ``entropy`` (nats)
-            and the report of the critics (``out_keys``). With ``reduction="none"`` the losses alone, at ``[*B]``.
+        Returns ``loss_qvalue``, ``loss_actor``, ``loss_alpha``, and, detached, ``alpha``, ``entropy`` (nats) and the
+        report of the critics (``out_keys``). With ``reduction="none"`` the losses alone, at ``[*B]``.
         """
         loss_qvalue, report = self.qvalue_v2_loss(tensordict)
         loss_actor, actor_report = self.actor_loss(tensordict)
@@ -359,17 +355,10 @@ class SoftActorCriticLoss(LossModule):
     # --- TorchRL's conventions
 
     def make_value_estimator(self, value_type: ValueEstimators | None = None, **hyperparams):
-        """Sets the discount: ``make_value_estimator(gamma=0.99)``.
+        """Sets the discount, ``make_value_estimator(gamma=0.99)``, and returns the loss.
 
-        Targets bootstrap once (TD0), after one step, or after ``steps_to_next_obs`` steps.
-
-        Args:
-            value_type: ``ValueEstimators.TD0`` or ``None``.
-            **hyperparams: ``gamma``, in ``[0, 1]``. ``device`` and ``differentiable`` are accepted as in TorchRL and
-                have no effect: the discount stays on the device of the loss, and targets have no gradient.
-
-        Returns:
-            The loss itself.
+        Targets bootstrap once (``ValueEstimators.TD0``), after one step, or after ``steps_to_next_obs`` steps.
+        ``device`` and ``differentiable`` are accepted as in TorchRL and have no effect.
         """
         if value_type not in (None, ValueEstimators.TD0):
             raise NotImplementedError(f"value_type must be ValueEstimators.TD0, got {value_type}.")

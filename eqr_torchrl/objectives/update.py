@@ -22,9 +22,6 @@ def make_optimizer(
         lr_critic: learning rate of the critics.
         lr_alpha: learning rate of the temperature.
 
-    Returns:
-        A fused optimiser that can be captured in a CUDA graph.
-
     Examples:
         >>> from eqr_torchrl.objectives import EpistemicQuantileLoss
         >>> optimizer = make_optimizer(EpistemicQuantileLoss(toy_actor(), toy_critic()), lr_actor=1e-4)

@@ -57,10 +57,6 @@ class GaussianEnsemble(WorldModel):
         precision: of matmuls between hidden layers on a CPU, in :meth:`loss` and without gradient: ``"fp32"``,
             ``"bf16"``, or ``"auto"``, which is bfloat16 where the CPU has instructions for it.
 
-    Attributes:
-        target_mean: :math:`\bar y`, in units of the environment, shape ``[D]``; zero if not standardised.
-        target_scale: :math:`\sigma_y`, likewise; one if not standardised.
-
     Examples:
         >>> loc, scale = GaussianEnsemble(3, 1, num_members=5)(torch.zeros(5, 4, 3), torch.zeros(5, 4, 1))
         >>> loc.shape  # three entries of the next observation, and the reward

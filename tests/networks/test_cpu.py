@@ -7,8 +7,7 @@ import torch
 from torchrl.objectives import SoftUpdate
 
 from eqr_torchrl.imagination import ModelBasedEnv, branched_rollout, make_model_buffer
-from eqr_torchrl.networks import _cpu as products
-from eqr_torchrl.networks import fast_inference
+from eqr_torchrl.networks import _cpu, fast_inference
 from eqr_torchrl.objectives import EpistemicQuantileLoss, make_optimizer, make_update
 from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic, toy_env
 from eqr_torchrl.world_models import GaussianEnsemble
@@ -17,12 +16,12 @@ from eqr_torchrl.world_models import GaussianEnsemble
 @pytest.mark.parametrize(("flag", "fast"), [("avx512_bf16", True), ("amx_bf16", True), ("avx2", False)])
 def test_auto_is_bf16_where_the_cpu_has_the_instructions(monkeypatch, flag, fast):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {flag: True})
-    products._bf16_is_fast.cache_clear()
+    _cpu._bf16_is_fast.cache_clear()
     try:
-        assert products.uses_bf16("auto") is fast
-        assert products.uses_bf16("bf16") and not products.uses_bf16("fp32")
+        assert _cpu.uses_bf16("auto") is fast
+        assert _cpu.uses_bf16("bf16") and not _cpu.uses_bf16("fp32")
     finally:
-        products._bf16_is_fast.cache_clear()
+        _cpu._bf16_is_fast.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -37,17 +36,17 @@ def test_auto_is_bf16_where_the_cpu_has_the_instructions(monkeypatch, flag, fast
 def test_mkl_uses_avx512_on_processors_of_intel_alone(monkeypatch, capabilities, expected):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
-    products.mkl_uses_avx512.cache_clear()
+    _cpu.mkl_uses_avx512.cache_clear()
     try:
-        assert products.mkl_uses_avx512() is expected
+        assert _cpu.mkl_uses_avx512() is expected
     finally:
-        products.mkl_uses_avx512.cache_clear()
+        _cpu.mkl_uses_avx512.cache_clear()
 
 
-def test_float32_products_keep_float32_accuracy():
+def test_float32_matmuls_keep_float32_accuracy():
     x, w = torch.randn(300, 200), torch.randn(200, 100)
     exact = x.double() @ w.double()
-    with products.onednn_matmul():
+    with _cpu.onednn_matmul():
         product = x @ w
     # rounding the inputs to bfloat16 would give errors of 1e-1
     torch.testing.assert_close(product.double(), exact, rtol=0, atol=1e-4)
@@ -56,7 +55,7 @@ def test_float32_products_keep_float32_accuracy():
 def test_the_setting_of_the_process_is_restored_also_after_an_error():
     matmul = torch.backends.mkldnn.matmul
     before = matmul.fp32_precision
-    with pytest.raises(KeyError), products.onednn_matmul():
+    with pytest.raises(KeyError), _cpu.onednn_matmul():
         raise KeyError
     assert matmul.fp32_precision == before
 
@@ -64,17 +63,17 @@ def test_the_setting_of_the_process_is_restored_also_after_an_error():
 @pytest.mark.parametrize("capabilities", [{"avx2": True}, {"avx512_bw": True, "amx_bf16": True}])
 def test_nothing_is_set_where_it_would_not_help_or_would_round(monkeypatch, capabilities):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
-    products._onednn_keeps_float32.cache_clear()
+    _cpu._onednn_keeps_float32.cache_clear()
     before = torch.backends.mkldnn.matmul.fp32_precision
     try:
-        with products.onednn_matmul():
+        with _cpu.onednn_matmul():
             assert torch.backends.mkldnn.matmul.fp32_precision == before
     finally:
-        products._onednn_keeps_float32.cache_clear()
+        _cpu._onednn_keeps_float32.cache_clear()
 
 
 def test_code_of_a_user_inside_an_update_finds_the_setting_of_the_process(monkeypatch):
-    monkeypatch.setattr(products, "_onednn_keeps_float32", lambda: True)  # as on an AMD processor with AVX-512
+    monkeypatch.setattr(_cpu, "_onednn_keeps_float32", lambda: True)  # as on an AMD processor with AVX-512
     found = []
 
     def look(*_):
@@ -96,7 +95,7 @@ def test_code_of_a_user_inside_an_update_finds_the_setting_of_the_process(monkey
 
 
 def test_rules_of_a_user_inside_a_rollout_find_the_setting_of_the_process(monkeypatch):
-    monkeypatch.setattr(products, "_onednn_keeps_float32", lambda: True)
+    monkeypatch.setattr(_cpu, "_onednn_keeps_float32", lambda: True)
     found = []
 
     def rule(next_observation, action):

@@ -32,7 +32,7 @@ def test_gradients_are_those_of_separate_linear_layers():
 def test_weights_start_truncated_normal_and_biases_zero():
     layer = EnsembleLinear(5, 100, 400)
     sigma = 1 / math.sqrt(100)
-    # variance of a standard normal law truncated at +-2: 1 - 2 * 2 * phi(2) / (2 * Phi(2) - 1) = 0.7737
+    # variance of a standard normal distribution truncated at +-2: 1 - 2 * 2 * phi(2) / (2 * Phi(2) - 1) = 0.7737
     phi, mass = math.exp(-2) / math.sqrt(2 * math.pi), math.erf(2 / math.sqrt(2))
     expected = sigma * math.sqrt(1 - 4 * phi / mass)
     weight = layer.weight.detach()

@@ -1,4 +1,4 @@
-"""Targets with hidden products in bfloat16 against the same ones in float32."""
+"""Targets with hidden matmuls in bfloat16 against the same ones in float32."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from eqr_torchrl.objectives import EpistemicQuantileLoss, MemberwiseSACLoss
 from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic
 from eqr_torchrl.utility import OptimisticUtility
 
-LOG_4 = math.log(4.0)  # entropy of a uniform law on [-2, 2]: its -log pi
+LOG_4 = math.log(4.0)  # entropy of a uniform distribution on [-2, 2]: its -log pi
 
 
 class Table(nn.Module):
@@ -58,7 +58,7 @@ def test_one_state_that_loops_member_values_are_exact_and_pooling_is_too_narrow(
     # r_m with deviation s: values r_m / (1 - gamma), deviation s / (1 - gamma) = 10 s. Pooled atoms follow
     # Z = r + gamma Z' with independent r: deviation s / sqrt(1 - gamma^2), narrower by sqrt((1 + gamma) / (1 - gamma)).
     gamma, M = 0.9, 41
-    reward = torch.special.ndtri(quantile_midpoints(M))  # a normal law with deviation 1, as its quantiles
+    reward = torch.special.ndtri(quantile_midpoints(M))  # standard normal, as its quantiles
     batch = successors_of(torch.zeros(1, M, 1, dtype=torch.long), reward.view(1, M, 1), 1)
 
     loss, table = tabular(MemberwiseSACLoss, 1, M, gamma)

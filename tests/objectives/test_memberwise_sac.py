@@ -13,7 +13,7 @@ from eqr_torchrl.objectives import MemberwiseSACLoss
 from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic
 from eqr_torchrl.utility import OptimisticUtility
 
-LOG_4 = math.log(4.0)  # entropy of a uniform law on [-2, 2]: its -log pi
+LOG_4 = math.log(4.0)  # entropy of a uniform distribution on [-2, 2]: its -log pi
 
 
 def member_batch(B: int = 4, M: int = 3, **kwargs):

@@ -114,7 +114,7 @@ def test_state_dict_round_trip():
     torch.testing.assert_close(target(*inputs), source(*inputs), rtol=0, atol=0)
 
 
-def test_half_precision_products_leave_full_precision_outputs():
+def test_half_precision_matmuls_leave_full_precision_outputs():
     model, inputs = toy_ensemble(), (torch.randn(4, 6, 3), torch.randn(4, 6, 2))
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         loc, scale = model(*inputs)
@@ -166,7 +166,7 @@ def test_parameters_of_many_models_may_be_mapped_over(rows):
             torch.testing.assert_close([part[i] for part in found], list(model(*inputs)))
 
 
-def test_hidden_products_in_bfloat16_leave_the_last_layer_exact():
+def test_hidden_matmuls_in_bfloat16_leave_the_last_layer_exact():
     model, rounded = toy_ensemble(), toy_ensemble(precision="bf16")
     rounded.load_state_dict(model.state_dict())
     inputs = torch.randn(4, 100, 3), torch.randn(4, 100, 2)
