@@ -34,7 +34,7 @@ resume: null
 half: ${steps}
 loss: {tau: 0.1}
 part: {_target_: eqr_torchrl.imagination.EnsembleSuccessors, num_next_states: 1, sampling: iid}
-early: {_target_: eqr_torchrl.world_models.EarlyStoppingFit, max_epochs: null}
+stop: {_target_: eqr_torchrl.world_models.EarlyStoppingFit, max_epochs: null}
 net: {_target_: eqr_torchrl.networks.make_critic, num_cells: [8], num_quantiles: 1}
 optim: {lr: 0.001, weight_decay: 0.0}
 """,
@@ -117,7 +117,7 @@ def test_the_command_line_of_the_process_is_the_default(configs, monkeypatch):
 
 
 MISTAKES = {
-    "stepz=3": r"unknown key stepz; did you mean steps\? Keys: algorithm, cuda_graph, env, .*utility",
+    "stepz=3": r"unknown key stepz; did you mean steps\? Keys: algorithm, attitude, cuda_graph, env, .*utility",
     "lr=1": r"unknown key lr; did you mean optim.lr\? Keys: ",
     "experiment.steps=1": r"unknown key experiment\.steps; did you mean steps\? Keys: ",
     "algoritm=mbpo": r"unknown key algoritm; did you mean algorithm\?",
@@ -132,7 +132,7 @@ MISTAKES = {
     "steps=true": r"steps must be an integer, got True\.",
     "gamma=1.5": r"gamma must be at most 1, got 1\.5\.",
     "part.num_next_states=2.5": r"part.num_next_states must be an integer, got 2\.5\.",
-    "early.max_epochs=all": r"early.max_epochs must be an integer or null, got 'all'\.",
+    "stop.max_epochs=all": r"stop.max_epochs must be an integer or null, got 'all'\.",
     "part._target_=no.where": r"part\._target_=no\.where cannot be imported: ",
     "utility=null": r"utility must be a choice, got null; ~utility removes it\. Choices: mean, optimistic\.",
     "out=ünï cödé": r"cannot read 'out=ünï cödé': quote the value: 'out=\"ünï cödé\"'",
