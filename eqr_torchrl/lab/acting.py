@@ -7,6 +7,7 @@ import copy
 import functools
 import gc
 import multiprocessing
+import os
 import signal
 import warnings
 from collections.abc import Callable, Iterator
@@ -21,6 +22,8 @@ from torchrl.envs import EnvBase
 from torchrl.envs.utils import set_exploration_type, step_mdp
 
 from eqr_torchrl.lab.evaluation import seed_everything
+
+__all__ = ["ActingProcess"]
 
 __all__ = ["ActingProcess"]
 
@@ -39,7 +42,8 @@ class ActingProcess:
     The environment, its time limit and its guards live in the process, which opens it when the iteration begins and
     closes it when that ends. Warnings appear on the error stream; an error is raised where the loop asks for the next
     transition. If the learner is killed, the process ends the episode at its next step and closes the environment.
-    Ctrl-C and SIGTERM are left to the learner. Garbage is collected between episodes alone.
+    Ctrl-C and SIGTERM are left to the learner. Garbage is collected between episodes alone, and the process has
+    real-time priority where that is allowed (``CAP_SYS_NICE`` of Linux): it sleeps for most of the time.
 
     Args:
         open_env: opens the environment, one and not a batch, whose episodes end. What opened the same plant before
@@ -165,3 +169,6 @@ def _prepare(seed: int) -> None:
     warnings.filterwarnings("default", category=RuntimeWarning)  # those of guards, which TorchRL would hide
     torch.set_num_threads(1)
     seed_everything(seed)
+    with contextlib.suppress(AttributeError, OSError):  # another system, or no permission
+        # before the learner and everything else: it sleeps for most of the time
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))

@@ -26,6 +26,10 @@ class WrongAnswer(RuntimeError):
 
 
 class GymnasiumReader(GymWrapper):
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        if not self.is_closed:  # TorchRL would close the simulator again
+            super().close(raise_if_closed=raise_if_closed)
+
     def _set_seed(self, seed: int | None) -> None:
         self.reset(seed=seed)
 

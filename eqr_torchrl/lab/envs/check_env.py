@@ -110,6 +110,8 @@ def check_env(
         finally:
             if real is not None and (isinstance(env, str) or (callable(env) and not isinstance(env, EnvBase))):
                 real.close()
+            elif real is not None and not isinstance(env, EnvBase):
+                real.is_closed = True  # or TorchRL closes the caller's own simulator when this wrapper is deleted
     cuts = [str(warning.message) for warning in caught if "non-finite" in str(warning.message)]
     return [
         *(Finding("error", "observation", cut) for cut in cuts[:1]),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import re
 import subprocess
 import sys
@@ -409,3 +410,32 @@ def test_diverging_environment_has_findings_on_the_other_steps():
     findings = by_topic(Diverging, drift_terminates, 50, reward_fn=drift_reward)
     assert "in 34 of 34 steps" in findings["reward_fn"].message  # two of three
     assert "nan" not in findings["reward"].message
+
+
+class Counted(Drift):
+    """Counts how often it is closed."""
+
+    closed = 0
+
+    def close(self):
+        type(self).closed += 1
+
+
+def test_what_the_caller_opened_stays_open(monkeypatch):
+    monkeypatch.setattr(Counted, "closed", 0)
+    own = Counted()
+    check_env(own, drift_terminates, num_steps=10, max_episode_steps=5)
+    gc.collect()  # TorchRL's wrappers close as they are deleted
+    assert Counted.closed == 0
+    own.reset()
+
+
+def test_what_is_opened_here_is_closed_once(monkeypatch):
+    monkeypatch.setattr(Counted, "closed", 0)
+    check_env(Counted, drift_terminates, num_steps=10, max_episode_steps=5)
+    gc.collect()
+    assert Counted.closed == 1
+    env = make_env(Counted, max_episode_steps=5)
+    env.close()
+    env.close(raise_if_closed=False)  # after a collector, at the end of a script
+    assert Counted.closed == 2
