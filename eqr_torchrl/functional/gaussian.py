@@ -59,16 +59,9 @@ def stratified_normal(
 ) -> Tensor:
     r"""Standard normal draws, a Latin hypercube along ``dim``.
 
-    The ``K`` samples along ``dim`` fall one each into the ``K`` equal-probability bins of the normal distribution,
-    uniformly inside their bin, in an independent random order for every other index. Each is exactly standard normal:
+    Of the samples along ``dim``, one falls into each of as many equal-probability bins of the normal distribution,
+    uniformly inside its bin, in an independent random order for every other index. Each is exactly standard normal:
     averages over ``dim`` stay unbiased (`McKay et al. (1979) <https://doi.org/10.2307/1268522>`_).
-
-    Args:
-        shape: shape of the result; ``K = shape[dim]``.
-        dim: dimension along which the draws are stratified.
-        device: of the result.
-        dtype: of the result.
-        generator: source of randomness. Defaults to torch's global one.
 
     Examples:
         >>> noise = stratified_normal((2, 4, 3), dim=1)
@@ -122,7 +115,7 @@ def tanh_normal(loc: Tensor, scale: Tensor, noise: Tensor, low: Tensor, high: Te
     Args:
         loc: means before squashing, shape ``[..., A]``.
         scale: standard deviations before squashing, shape ``[..., A]``.
-        noise: standard normal draws, shape ``[..., A]``, broadcast against ``loc``.
+        noise: standard normal draws, shape ``[..., A]``, which broadcast.
         low: lower bounds of the action, shape ``[A]``.
         high: upper bounds of the action, shape ``[A]``.
 

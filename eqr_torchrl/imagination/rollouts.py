@@ -140,10 +140,8 @@ class BranchedRollouts:
         keys, chunk_size: see :func:`branched_rollout`.
         **options: further arguments of :class:`~eqr_torchrl.imagination.ModelBasedEnv`: ``termination_fn``, ...
 
-    Attributes:
-        model_env: the imagined environment of the first rule.
-        capacity: transitions of the retained rounds, the size of D_model.
-        stop_fn: of :func:`branched_rollout`; it may change with a fit.
+    ``capacity`` is the size of D_model, ``model_env`` the imagined environment of the first rule, ``stop_fn`` that of
+    :func:`branched_rollout`, which may change with a fit.
 
     Examples:
         >>> from eqr_torchrl import GaussianEnsemble, never_terminates

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from eqr_torchrl.networks.actor import GaussianHead, make_actor
 from eqr_torchrl.networks.critic import make_critic
+from eqr_torchrl.networks.ensemble import RandomPrior
 from eqr_torchrl.networks.fast import fast_inference
-from eqr_torchrl.networks.layers import OrthogonalLinear, Tanh, mlp
-from eqr_torchrl.networks.normalizer import Normalizer
-from eqr_torchrl.networks.prior import RandomPrior
+from eqr_torchrl.networks.layers import Normalizer, OrthogonalLinear, Tanh, mlp
 
 __all__ = [
     "GaussianHead",

@@ -11,8 +11,7 @@ from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType
 from torchrl.modules import ProbabilisticActor, TanhNormal
 
-from eqr_torchrl.networks.layers import Tanh, mlp
-from eqr_torchrl.networks.normalizer import Normalizer
+from eqr_torchrl.networks.layers import Normalizer, Tanh, mlp
 
 
 class GaussianHead(nn.Module):

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
 from eqr_torchrl.networks.actor import action_bounds
-from eqr_torchrl.networks.layers import Tanh, check_counts, mlp
-from eqr_torchrl.networks.normalizer import Normalizer
+from eqr_torchrl.networks.layers import Normalizer, Tanh, check_counts, mlp
 
 
 class StateActionNetwork(nn.Module):

@@ -1,14 +1,15 @@
-"""Linear layers of several networks side by side."""
+"""Several networks side by side: their linear layers, and fixed random ones as priors of members."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
-from eqr_torchrl.networks.layers import check_counts
+from eqr_torchrl.networks.layers import Tanh, check_counts
 
 
 class EnsembleLinear(nn.Module):
@@ -55,3 +56,45 @@ class EnsembleLinear(nn.Module):
         """Sizes shown when the module is printed."""
         members, size_in, size_out = self.weight.shape
         return f"num_members={members}, in_features={size_in}, out_features={size_out}"
+
+
+class RandomPrior(nn.Module):
+    r"""``M`` fixed random networks :math:`p_m`: outputs of mean 0 and standard deviation 1 on standard normal inputs.
+
+    A member predicts :math:`f_m(x) + b\, p_m(x)`, of which only :math:`f_m` is trained: near the data the two cancel,
+    away from the data members disagree by about :math:`b`. Randomised prior functions of `Osband et al. (2018)
+    <https://arxiv.org/abs/1806.03335>`_. The networks hold no parameters, so that no optimiser moves them.
+
+    Args:
+        num_members: number of networks, ``M``.
+        in_features, out_features: sizes of an input and of an output, ``D``.
+        num_cells: sizes of the hidden layers, each followed by a tanh.
+
+    Examples:
+        >>> RandomPrior(5, 3, 2)(torch.randn(5, 1000, 3)).shape
+        torch.Size([5, 1000, 2])
+    """
+
+    def __init__(
+        self, num_members: int, in_features: int, out_features: int, *, num_cells: Sequence[int] = (64, 64)
+    ) -> None:
+        super().__init__()
+        sizes = [in_features, *num_cells, out_features]
+        self.num_layers = len(sizes) - 1
+        for i, (size_in, size_out) in enumerate(pairwise(sizes)):
+            layer = EnsembleLinear(num_members, size_in, size_out)
+            self.register_buffer(f"weight_{i}", layer.weight.detach())
+            self.register_buffer(f"bias_{i}", torch.randn(num_members, 1, size_out))
+        values = self(torch.randn(num_members, 4096, in_features))
+        last = self.num_layers - 1
+        self.get_buffer(f"weight_{last}").div_(values.std(1, keepdim=True))
+        self.get_buffer(f"bias_{last}").sub_(values.mean(1, keepdim=True)).div_(values.std(1, keepdim=True))
+
+    @torch.no_grad()
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Values ``[M, B, D]`` at ``inputs``, shape ``[M, B, in_features]``, without gradient."""
+        hidden, tanh = inputs, Tanh()
+        for i in range(self.num_layers):
+            hidden = torch.baddbmm(self.get_buffer(f"bias_{i}"), hidden, self.get_buffer(f"weight_{i}"))
+            hidden = tanh(hidden) if i < self.num_layers - 1 else hidden
+        return hidden

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from eqr_torchrl.networks._cpu import Precision, mkl_uses_avx512, onednn_matmul, uses_bf16
-from eqr_torchrl.networks.layers import Tanh
-from eqr_torchrl.networks.normalizer import Normalizer
+from eqr_torchrl.networks.layers import Normalizer, Tanh
 
 _CHUNK_ROWS = 1024  # 256 float32 cells of a hidden layer then take 1 MiB
 _FEW_ROWS = 128  # up to here, preparing the weights takes longer than it saves

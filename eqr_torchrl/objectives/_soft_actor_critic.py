@@ -22,7 +22,7 @@ from torchrl.objectives.utils import ValueEstimators, default_value_kwargs
 
 from eqr_torchrl.networks.actor import log_half_range
 from eqr_torchrl.networks.critic import StateActionNetwork
-from eqr_torchrl.networks.normalizer import Normalizer
+from eqr_torchrl.networks.layers import Normalizer
 from eqr_torchrl.objectives._calls import StackedCritics, bound, policy_distribution, policy_steps
 from eqr_torchrl.utility import MeanUtility
 
@@ -411,21 +411,16 @@ def _as_critics(qvalue_network: Any, num_qvalue_nets: int | None) -> list[Tensor
     critics: list[Any] = [qvalue_network] if single else list(qvalue_network)  # pyright: ignore[reportArgumentType]
     count = len(critics) if num_qvalue_nets is None else num_qvalue_nets
     if count < 1 or not (single or len(critics) == count):
-        raise ValueError(
-            f"num_qvalue_nets must be positive and match qvalue_network: got {num_qvalue_nets} for {len(critics)} "
-            "critic(s)."
-        )
-    return [*critics, *(_with_new_weights(qvalue_network, count) for _ in range(count - len(critics)))]
-
-
-def _with_new_weights(critic: Any, count: int) -> Any:
-    new = copy.deepcopy(critic)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that nothing was reset: an error below
-        new.reset_parameters_recursive()
-    if all(map(torch.equal, critic.parameters(), new.parameters())):
-        raise ValueError(
-            f"qvalue_network must be a list of {count} critics for num_qvalue_nets={count}: no layer of this one has "
-            "reset_parameters, which would give a copy weights of its own."
-        )
-    return new
+        came = f"{num_qvalue_nets} for {len(critics)} critic(s)"
+        raise ValueError(f"num_qvalue_nets must be positive and match qvalue_network: got {came}.")
+    while len(critics) < count:
+        critics.append(copy.deepcopy(qvalue_network))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that nothing was reset: an error here
+            critics[-1].reset_parameters_recursive()
+        if all(map(torch.equal, critics[0].parameters(), critics[-1].parameters())):
+            raise ValueError(
+                f"qvalue_network must be a list of {count} critics for num_qvalue_nets={count}: no layer of this one "
+                "has reset_parameters, which would give a copy weights of its own."
+            )
+    return critics

@@ -16,11 +16,7 @@ def make_optimizer(
 ) -> torch.optim.Adam:
     """Adam over the policy, the critics and the temperature of a soft actor-critic loss.
 
-    Args:
-        loss: a loss with ``actor_network_params``, ``qvalue_network_params`` and ``log_alpha``.
-        lr_actor: learning rate of the policy, and of a utility's trainable parameters.
-        lr_critic: learning rate of the critics.
-        lr_alpha: learning rate of the temperature.
+    The policy's rate is also that of a utility's trainable parameters, and of an encoder that critics share.
 
     Examples:
         >>> from eqr_torchrl.objectives import EpistemicQuantileLoss

@@ -53,13 +53,9 @@ class WorldModel(nn.Module, ABC):
     def forward(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Predicts the next observation, and the reward as last entry if ``predicts_reward``.
 
-        Args:
-            observation: in units of the environment, shape ``[M, B, S]``; row ``m`` goes to member ``m``. It may be an
-                expanded view: do not write to it.
-            action: in units of the environment, shape ``[M, B, A]``.
-
-        Returns:
-            Mean and standard deviation of independent Gaussians, in units of the environment, each ``[M, B, D]``.
+        Takes observations ``[M, B, S]`` and actions ``[M, B, A]``, in units of the environment; row ``m`` is of member
+        ``m``. They may be expanded views: do not write to them. Returns mean and standard deviation of independent
+        Gaussians, in units of the environment, each ``[M, B, D]``.
         """
 
     def termination_probability(self, next_observation: Tensor, action: Tensor) -> Tensor:

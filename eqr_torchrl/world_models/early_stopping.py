@@ -20,9 +20,8 @@ class EarlyStoppingFit(WorldModelFit):
     squared error has not fallen by more than ``min_improvement``, relative to the last such fall, for ``patience``
     epochs. It then gets the weights of its lowest held-out error back, those of before the fit if no epoch was better.
 
-    Squared errors alone let a member whose mean is soon good enough stop before it has learned its noise. With
-    ``min_likelihood_improvement`` a fall of the held-out likelihood loss counts as well, and the weights of the lowest
-    one are kept. Held-out errors hardly measure rare transitions.
+    Squared errors alone let a member stop before it has learned its noise. With ``min_likelihood_improvement`` a fall
+    of the held-out likelihood loss counts as well, and the weights of the lowest one are kept.
 
     Args:
         world_model, lr, weight_decay, batch_size, variance_weight: see :class:`FixedStepsFit`.

@@ -13,10 +13,8 @@ from torchrl.envs import EnvBase
 
 from eqr_torchrl.functional import gaussian_nll, soft_clamp
 from eqr_torchrl.networks._cpu import Precision, uses_bf16
-from eqr_torchrl.networks.ensemble import EnsembleLinear
-from eqr_torchrl.networks.layers import check_counts
-from eqr_torchrl.networks.normalizer import Normalizer
-from eqr_torchrl.networks.prior import RandomPrior
+from eqr_torchrl.networks.ensemble import EnsembleLinear, RandomPrior
+from eqr_torchrl.networks.layers import Normalizer, check_counts
 from eqr_torchrl.world_models.base import WorldModel
 from eqr_torchrl.world_models.termination import TerminationNetwork
 
