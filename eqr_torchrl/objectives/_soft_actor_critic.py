@@ -160,7 +160,7 @@ class SoftActorCriticLoss(LossModule):
         self._log_half_range = log_half_range(spec)
         if target_entropy == "auto" and spec is None:
             raise ValueError('target_entropy="auto" needs the size of the action: give action_spec or a number.')
-        entropy = self._log_half_range - spec.shape[-1] if target_entropy == "auto" else target_entropy
+        entropy = self._log_half_range - spec.shape[-1] if target_entropy == "auto" else target_entropy  # pyright: ignore
         self.register_coeff_buffer("target_entropy", entropy, device=device)
         self.utility = MeanUtility() if utility is None else utility
         reported = [] if self.reduction == "none" else ["alpha", "entropy", *self._batch_keys()[2]]
