@@ -103,7 +103,8 @@ def main() -> None:
     on_time = 100 * (1 - clock["late"] / len(took))
     quantiles = ", ".join(f"{np.quantile(took, level):.1f}" for level in (0.5, 0.99, 0.999, 1.0))
     returns = returns_of(folder / "run", 20)
-    print(f"{len(took)} steps in {seconds:.0f} s, {on_time:.2f} % on time ({clock['late']} late)")
+    lateness = f"{on_time:.2f} % on time ({clock['late']} late)" if options.seconds else "without a clock"
+    print(f"{len(took)} steps in {seconds:.0f} s, {lateness}")
     print(f"milliseconds from an observation to its action: median, 99 %, 99.9 %, most {quantiles}")
     print(f"return of 20 episodes: {np.mean(returns):.0f}, standard error {np.std(returns) / len(returns) ** 0.5:.0f}")
 

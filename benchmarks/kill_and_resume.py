@@ -63,7 +63,7 @@ def start(folder: Path, checkpoint_every: int) -> int:
         with open(folder / "log.txt", "a", encoding="utf-8") as log:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
-            run_hydra(main, ROOT / "configs", "eqr_sac", words, schema=LoopSettings)
+            run_hydra(main, ROOT / "configs", "eqr_sac", words, schema=LoopSettings.of)
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1
@@ -90,7 +90,9 @@ def main() -> None:
     for time_number in range(1, options.times + 1):
         taken = record.stat().st_size
         target, child = taken + moments.randint(1, BETWEEN), start(folder, every)
-        while record.stat().st_size < target and os.waitpid(child, os.WNOHANG) == (0, 0):
+        while record.stat().st_size < target:
+            if os.waitpid(child, os.WNOHANG) != (0, 0):
+                raise SystemExit(f"the run ended by itself: see {folder / 'log.txt'}")
             time.sleep(0.001)
         time.sleep(moments.uniform(0, 0.1))
         os.kill(child, number)
