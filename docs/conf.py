@@ -16,7 +16,7 @@ from sphinx_gallery.sorting import FileNameSortKey
 
 import eqr_torchrl
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # small tensors: more threads only add waiting
 logging.getLogger("torchrl").setLevel(logging.WARNING)  # no notes on storages in the tutorials' output
 warnings.filterwarnings("ignore", category=DeprecationWarning)  # of libraries; our own fail in the tests
 

@@ -32,6 +32,11 @@ class KnownModel(WorldModel):
         return loc, torch.as_tensor(self.scale, dtype=loc.dtype, device=loc.device).expand_as(loc)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests come first: with several workers, none of them is left alone with one at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture(autouse=True)
 def _handlers() -> Iterator[None]:
     """Takes back the handlers that Hydra gives the root logger: they write to the output of one test alone."""

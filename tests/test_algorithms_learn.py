@@ -7,7 +7,7 @@ from pathlib import Path
 
 import hydra
 import pytest
-from point_env import PointEnv
+from toy_env import PointEnv
 
 from eqr_torchrl.lab.evaluation import evaluate
 
@@ -17,7 +17,7 @@ STEPS, EPISODES = 200, 20
 SIZES = [
     "budget=smoke", "progress=false", "gamma=0.9", "tau=0.1", "batch_size=64", "utd_ratio=4", f"env_steps={STEPS}",
     "warmup_steps=200", f"eval_every={STEPS}", f"final_episodes={EPISODES}", "log_every=100",
-    "env.name=point_env:PointEnv",
+    "env.name=toy_env:PointEnv",
     "optim.lr_actor=1e-2", "optim.lr_critic=1e-2", "optim.lr_alpha=1e-2", "++loss.alpha_init=0.1",
     "actor.num_cells=[32]", "critic.num_cells=[32,32]",
 ]  # fmt: skip

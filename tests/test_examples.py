@@ -330,7 +330,7 @@ class NeedsFile(gymnasium.Env):
         (["batch_size=1.5"], 2, "batch_size must be an integer, got 1.5"),
         (["tau=2"], 2, "tau must be in (0, 1], got 2"),
         (["critic.num_cells=64"], 2, "critic.num_cells must be a list such as [64,64], got 64"),
-        (["env.name=test_examples:NeedsFile"], 1, "NeedsFile needs file: pass it to make_env, or +env.file=..."),
+        (["env.name=test_examples:NeedsFile"], 1, "NeedsFile: missing a required argument: 'file'"),
         (["keep_checkpoints=0"], 2, "keep_checkpoints must be at least 1, got 0"),
         (["checkpoint_every=-3"], 2, "checkpoint_every must be at least 0, got -3"),
         (["logger.backends=[wandbb]"], 1, "got 'wandbb'"),

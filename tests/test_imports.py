@@ -33,6 +33,7 @@ THEIRS = {"torch", "tensordict", "torchrl", "numpy", "typing_extensions"} | set(
 HEAVY = {
     *("dm_control", "mujoco", "gymnasium", "hydra", "omegaconf", "matplotlib", "pandas", "scipy"),
     *("wandb", "tensorboard", "ray", "onnx"),
+    "eqr_torchrl.lab.envs.check",  # run by python -m, which warns of a module that is loaded already
 }
 
 

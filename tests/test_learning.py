@@ -9,9 +9,8 @@ import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
-from torchrl.data import Bounded, Categorical, Composite, Unbounded
-from torchrl.envs import EnvBase
 from torchrl.objectives import SoftUpdate
+from toy_env import WalkEnv
 
 from eqr_torchrl.functional import quantile_midpoints
 from eqr_torchrl.imagination import (
@@ -73,42 +72,15 @@ def train_critic(critic, batches, *, gamma: float, num_updates: int, kappa: floa
 # --- ends of episodes
 
 
-class OneState(EnvBase):
-    """Pays 1 for every step; the episode is over after ``max_steps``, as a time limit or as a termination."""
-
-    def __init__(self, max_steps: int, end: str) -> None:
-        super().__init__(device=None, batch_size=[])
-        self.observation_spec = Composite(observation=Unbounded((1,)))
-        self.action_spec, self.reward_spec = Bounded(-1.0, 1.0, (1,)), Unbounded((1,))
-        flag = Categorical(2, (1,), dtype=torch.bool)
-        self.full_done_spec = Composite(done=flag, terminated=flag.clone(), truncated=flag.clone())
-        self.max_steps, self.end = max_steps, end
-
-    def _state(self, steps: int) -> TensorDict:
-        self.steps = steps
-        over = torch.tensor([steps >= self.max_steps])
-        flags = {
-            key: over if key in ("done", self.end) else ~over & over for key in ("done", "terminated", "truncated")
-        }
-        return TensorDict({"observation": torch.zeros(1), **flags}, [])
-
-    def _reset(self, tensordict=None, **kwargs) -> TensorDict:
-        return self._state(0)
-
-    def _step(self, tensordict) -> TensorDict:
-        return self._state(self.steps + 1).set("reward", torch.ones(1))
-
-    def _set_seed(self, seed) -> None:
-        pass
-
-
 # gamma = 0.75: 1 / (1 - 0.75) = 4 for ever; 1 if every step is the last one
-@pytest.mark.parametrize(
-    ("end", "max_steps", "value"), [("truncated", 1, 4.0), ("truncated", 5, 4.0), ("terminated", 1, 1.0)]
-)
-def test_a_time_limit_does_not_lower_the_value_and_a_termination_does(end, max_steps, value):
+@pytest.mark.parametrize(("end", "value"), [({"time_limit": 1}, 4.0), ({"time_limit": 5}, 4.0), ({"goal": 1.0}, 1.0)])
+def test_a_time_limit_does_not_lower_the_value_and_a_termination_does(end, value):
+    ahead = WalkEnv(**end).rollout(20, lambda td: td.set("action", torch.ones(1)), break_when_any_done=False)
+    assert (ahead["next", "reward"] == 1).all()
+    for state in (ahead["observation"], ahead["next", "observation"]):
+        state.zero_()  # all states are one
     replay = make_replay_buffer(100, batch_size=16)
-    replay.extend(OneState(max_steps, end).rollout(20, break_when_any_done=False))
+    replay.extend(ahead)
     critic = linear_critic(3, 1, lambda s, a: s)
     quantiles = train_critic(critic, replay.sample, gamma=0.75, num_updates=250, lr=0.1)
     torch.testing.assert_close(quantiles([0.0]), torch.full((1, 3), value), atol=0.1, rtol=0)

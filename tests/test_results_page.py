@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -42,7 +42,10 @@ def pages(tmp_path_factory) -> tuple[str, str]:
             f"env,algorithm,utility,seed,env_steps,episode_return\n{Path(name).stem},eqr_sac,mean,0,1000,5.0\n"
         )
     script = ROOT / "benchmarks" / "results_page.py"
-    subprocess.run([sys.executable, script, "--results", folder, "--out", folder], check=True, capture_output=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(script.parent)
+        patch.setattr(sys, "argv", [script.name, "--results", str(folder), "--out", str(folder)])
+        runpy.run_path(str(script), run_name="__main__")
     for name in ("results_reach", "suite"):
         assert (folder / "figures" / f"{name}.png").stat().st_size > 0
     return (folder / "results.md").read_text(), (folder / "results_appendix.md").read_text()

@@ -1,14 +1,18 @@
-"""A one-dimensional environment whose returns are known by hand."""
+"""One-dimensional environments whose returns are known by hand."""
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torchrl.data import Binary, Bounded, Composite, Unbounded
 from torchrl.envs import EnvBase
+
+from eqr_torchrl.testing import ToyEnv
 
 
 class WalkEnv(EnvBase):
@@ -48,3 +52,25 @@ class WalkEnv(EnvBase):
             terminated=terminated,
             truncated=truncated,
         )
+
+
+class PointEnv(ToyEnv):
+    """``s' = 0.9 s + 0.5 a + noise``, reward ``-s^2``: from 1, idling costs 5.2 and pushing back at once about 1.3."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 1, noise=0.02)
+        self.push = 5 * self.push
+
+
+class MortalEnv(PointEnv):
+    """Takes its process along in its 85th step, if its seed is 0: what starts anew has another seed."""
+
+    def _set_seed(self, seed: int | None) -> None:
+        super()._set_seed(seed)
+        self.seed_seen, self.total = seed, 0
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDict:
+        self.total += 1
+        if self.total == 85 and self.seed_seen == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super()._step(tensordict)

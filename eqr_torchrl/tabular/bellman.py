@@ -79,8 +79,8 @@ def value_distribution_iteration(
 
     Examples:
         >>> from eqr_torchrl.tabular import toy_mdp
-        >>> draws = toy_mdp(beta=0.0, x=torch.linspace(0.2, 0.4, 101)).under(torch.zeros(4, dtype=torch.long))
-        >>> value_distribution_iteration(draws, num_quantiles=2)[0]  # 0.99 * (1 - 2 x) at x = 0.35 and 0.25
+        >>> processes = toy_mdp(beta=0.0, x=torch.linspace(0.2, 0.4, 101)).under(torch.zeros(4, dtype=torch.long))
+        >>> value_distribution_iteration(processes, num_quantiles=2)[0]  # 0.99 * (1 - 2 x) at x = 0.35 and 0.25
         tensor([0.2970, 0.4950], dtype=torch.float64)
     """
     if not tolerance > 0:
@@ -112,7 +112,7 @@ def value_distribution_samples(
     posterior of values once ``H`` reaches the number of layers.
 
     Args:
-        processes: ``Q`` draws from the posterior, batch shape ``[Q, *B]``.
+        processes: ``Q`` samples of the posterior, batch shape ``[Q, *B]``.
         num_iterations: ``H``, how often the operator is applied.
         coupling: which values of two next states belong together: those computed together (``"joint"``), or those of
             equal rank (``"comonotone"``), as epistemic quantile regression assumes.
@@ -127,8 +127,8 @@ def value_distribution_samples(
 
     Examples:
         >>> from eqr_torchrl.tabular import toy_mdp
-        >>> draws = toy_mdp(beta=0.0, x=torch.tensor([0.2, 0.4])).under(torch.zeros(4, dtype=torch.long))
-        >>> value_distribution_samples(draws, num_iterations=2)[:, 0]  # exact: the toy has two layers
+        >>> processes = toy_mdp(beta=0.0, x=torch.tensor([0.2, 0.4])).under(torch.zeros(4, dtype=torch.long))
+        >>> value_distribution_samples(processes, num_iterations=2)[:, 0]  # exact: the toy has two layers
         tensor([0.5940, 0.1980], dtype=torch.float64)
     """
     if coupling not in ("joint", "comonotone"):

@@ -73,16 +73,16 @@ class DirichletPosterior:
         return self.concentration / self.concentration.sum(-1, keepdim=True)
 
     def sample(self, sample_shape: tuple[int, ...] = (), *, policy: Tensor | None = None, generator=None) -> Tensor:
-        """Draws of transition probabilities, ``[*Q, *B, S, A, S]`` for ``sample_shape`` ``Q``.
+        """Samples of transition probabilities, ``[*Q, *B, S, A, S]`` for ``sample_shape`` ``Q``.
 
-        With deterministic actions ``policy``, ``[S]`` or ``[*B, S]``, only their rows are drawn: ``[*Q, *B, S, S]``.
+        With deterministic actions ``policy``, ``[S]`` or ``[*B, S]``, only their rows are sampled: ``[*Q, *B, S, S]``.
         """
         table = self.concentration if policy is None else select_actions(self.concentration, policy, 1)
         return _log_gamma_draws(table.expand(*sample_shape, *table.shape), generator).softmax(-1)
 
 
 def _log_gamma_draws(shape_parameter: Tensor, generator) -> Tensor:
-    """Logarithms of Gamma(a, 1) draws, minus infinity where a = 0; exact however small ``a`` is."""
+    """Logarithms of Gamma(a, 1) samples, minus infinity where a = 0; exact however small ``a`` is."""
     # Gamma(a) = Gamma(a + 1) U^(1/a), which would underflow for small a if it were not kept as a logarithm
     shape_parameter = shape_parameter.contiguous()
     draws = torch._standard_gamma(shape_parameter + 1, generator=generator).log_()
@@ -147,7 +147,7 @@ class NormalPosterior:
         return replace(self, mean=mean, precision=precision.expand_as(mean))
 
     def sample(self, sample_shape: tuple[int, ...] = (), *, policy: Tensor | None = None, generator=None) -> Tensor:
-        """Draws of mean rewards, shape ``[*Q, *B, S, A]``, or ``[*Q, *B, S]`` for the actions of ``policy``."""
+        """Samples of mean rewards, shape ``[*Q, *B, S, A]``, or ``[*Q, *B, S]`` for the actions of ``policy``."""
         mean, precision = self.mean, self.precision
         if policy is not None:
             mean, precision = select_actions(mean, policy, 0), select_actions(precision, policy, 0)

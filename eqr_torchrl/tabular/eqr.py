@@ -16,7 +16,7 @@ from eqr_torchrl.tabular.posterior import MDPPosterior
 # Counting targets below a quantile: all pairs up to this many targets, by sorting beyond. On one core, pairs take half
 # the time of sorting at 10 targets, the same at 32 and four times as long at 100 (benchmarks/tabular.py).
 _MAX_PAIRWISE_TARGETS = 32
-_SAMPLE_BYTES = 8e6  # posterior draws made in one go: large enough to hide overheads, small enough for the cache
+_SAMPLE_BYTES = 8e6  # posterior samples drawn at once: large enough to hide overheads, small enough for the cache
 
 
 class QuantileEstimate(NamedTuple):
@@ -61,8 +61,8 @@ def epistemic_quantile_regression(
         num_iterations: number of updates.
         step_size: :math:`\alpha`, in units of return.
         final_step_size: step of the last iteration, reached geometrically. Defaults to ``step_size``.
-        run_shape: shape ``R`` of independent runs, each with its own start and its own draws.
-        initial_quantiles: start, broadcastable to ``[*R, *B, S, N]``. Defaults to sorted draws from U(0, 1).
+        run_shape: shape ``R`` of independent runs, each with its own start and its own samples.
+        initial_quantiles: start, broadcastable to ``[*R, *B, S, N]``. Defaults to sorted samples of U(0, 1).
         record_states: states whose quantiles are kept in the history.
         record_every: iterations between two entries of the history.
         progress: called regularly with the number of iterations since its last call, as ``tqdm.update``.

@@ -43,7 +43,7 @@ def _validate_gamma(gamma: float) -> None:
 class MarkovRewardProcess:
     r"""MDPs under a fixed policy: :math:`p^\pi(s'|s)` and :math:`r^\pi(s)`, what Eq. 7 of the paper works on.
 
-    Only shapes and ``gamma`` are checked, because posteriors draw these by the thousand; :class:`MDP` checks the rest.
+    Only shapes and ``gamma`` are checked, since thousands of these are sampled; :class:`MDP` checks the rest.
 
     Args:
         transitions: probabilities of the next state, shape ``[*B, S, S]``.
@@ -130,7 +130,7 @@ class MDP:
             raise ValueError(f"transitions must not be negative or nan: the smallest entry is {smallest}.")
         error = float((self.transitions.sum(-1) - 1).abs().max())
         if not error <= _ROW_SUM_TOLERANCE:
-            raise ValueError(f"transitions must sum to one over next states: the largest deviation is {error:.3g}.")
+            raise ValueError(f"transitions must sum to one over next states: the largest error is {error:.3g}.")
         for state in (*self.terminal_states, self.initial_state):
             if not 0 <= state < shape[-1]:
                 raise ValueError(f"terminal_states and initial_state must lie in 0..{shape[-1] - 1}: got {state}.")

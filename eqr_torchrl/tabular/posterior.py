@@ -1,4 +1,4 @@
-"""Posteriors over whole MDPs: what epistemic quantile regression and PSRL draw from."""
+"""Posteriors over whole MDPs: what epistemic quantile regression and PSRL sample from."""
 
 from __future__ import annotations
 
@@ -93,13 +93,13 @@ class ConjugatePosterior(MDPPosterior):
         return self._mdp(self.transitions.mean(), self.rewards.mean)
 
     def sample(self, sample_shape: tuple[int, ...] = (), *, generator: torch.Generator | None = None) -> MDP:
-        draws = (posterior.sample(sample_shape, generator=generator) for posterior in (self.transitions, self.rewards))
-        return self._mdp(*draws)
+        parts = (self.transitions, self.rewards)
+        return self._mdp(*(part.sample(sample_shape, generator=generator) for part in parts))
 
     def sample_process(
         self, policy: Tensor, sample_shape: tuple[int, ...] = (), *, generator: torch.Generator | None = None
     ) -> MarkovRewardProcess:
-        """Independent MDPs under ``policy``; of a deterministic one, only the rows of its actions are drawn."""
+        """Independent MDPs under ``policy``; of a deterministic one, only the rows of its actions are sampled."""
         if policy.is_floating_point():
             return self.sample(sample_shape, generator=generator).under(policy)
         validate_policy(policy, self.num_states, self.num_actions)

@@ -28,12 +28,12 @@ def process_values(process: MarkovRewardProcess) -> Tensor:
 def sample_values(
     posterior: MDPPosterior, policy: Tensor, num_samples: int, *, generator: torch.Generator | None = None
 ) -> Tensor:
-    r"""Exact draws from the posterior over values of ``policy``, the pushforward :math:`v^\pi_\# \Phi` (Definition 2).
+    r"""Exact samples of the posterior over values of ``policy``, the pushforward :math:`v^\pi_\# \Phi` (Definition 2).
 
     Args:
         posterior: posteriors over MDPs of batch shape ``[*B]``.
         policy: as for :meth:`MDP.under`.
-        num_samples: number of draws, ``Q``. The result is in units of return, shape ``[Q, *B, S]``.
+        num_samples: number of samples, ``Q``. The result is in units of return, shape ``[Q, *B, S]``.
         generator: random generator on the device of the posterior.
 
     Raises:

@@ -59,18 +59,18 @@ def sample_toy_parameter(
     truncation: Literal["clipped", "truncated"] = "clipped",
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Draws of the uncertain probability ``X`` of :func:`toy_mdp` under one of the paper's posteriors.
+    """Samples of the uncertain probability ``X`` of :func:`toy_mdp` under one of the paper's posteriors.
 
     Args:
         posterior: ``"gaussian"``, ``"bimodal"``, ``"heavy_tailed"`` (left, middle and right column of Figure 5) or
             ``"example"`` (Figures 2 and 4).
-        num_samples: number of draws; a mixture gives each component the same number of them.
-        truncation: ``"clipped"`` moves draws outside [0, 1] to its ends, as in the published study;
+        num_samples: number of samples; a mixture gives each component the same number of them.
+        truncation: ``"clipped"`` clips samples to [0, 1], as in the published study;
             ``"truncated"`` draws from the normal distribution restricted to [0, 1], as its text says.
         generator: random generator.
 
     Returns:
-        Draws in [0, 1], component by component, float64, shape ``[num_samples]``.
+        Samples in [0, 1], component by component, float64, shape ``[num_samples]``.
 
     Raises:
         ValueError: if ``posterior`` or ``truncation`` is unknown, or the components cannot share ``num_samples``.

@@ -20,23 +20,11 @@ from eqr_torchrl.lab.envs._spaces import check_gym_spaces
 from eqr_torchrl.lab.envs.lookup import import_by_name
 
 PAPER_DMC_TASKS: tuple[str, ...] = (
-    "dmc/acrobot-swingup",
-    "dmc/ball_in_cup-catch",
-    "dmc/cartpole-balance_sparse",
-    "dmc/cartpole-swingup_sparse",
-    "dmc/cheetah-run",
-    "dmc/finger-spin",
-    "dmc/finger-turn_easy",
-    "dmc/fish-swim",
-    "dmc/fish-upright",
-    "dmc/pendulum-swingup",
-    "dmc/quadruped-escape",
-    "dmc/quadruped-run",
-    "dmc/quadruped-walk",
-    "dmc/reacher-easy",
-    "dmc/reacher-hard",
-    "dmc/walker-run",
-)
+    "dmc/acrobot-swingup", "dmc/ball_in_cup-catch", "dmc/cartpole-balance_sparse", "dmc/cartpole-swingup_sparse",
+    "dmc/cheetah-run", "dmc/finger-spin", "dmc/finger-turn_easy", "dmc/fish-swim", "dmc/fish-upright",
+    "dmc/pendulum-swingup", "dmc/quadruped-escape", "dmc/quadruped-run", "dmc/quadruped-walk", "dmc/reacher-easy",
+    "dmc/reacher-hard", "dmc/walker-run",
+)  # fmt: skip
 """The 16 DeepMind Control tasks of the paper's score table, as names for :func:`~eqr_torchrl.lab.envs.make_env`."""
 
 _OPENED: weakref.WeakValueDictionary[str, EnvBase] = weakref.WeakValueDictionary()  # the last of each class
@@ -52,18 +40,15 @@ def open_simulator(env: Any, max_episode_steps: int | None, arguments: dict[str,
             return _open_dmc(env, max_episode_steps, arguments), env
         name = env.removeprefix("gym/")
         env = import_by_name(name, None) if ":" in name else None  # "package.module:MyEnv"
-        if isinstance(env, EnvBase) or not (env is None or callable(env)):
-            raise ValueError(
-                f"{name!r} must name a class or a function that builds an environment, since training and evaluation "
-                f"need one each: it names an object of type {type(env).__name__}."
-            )
         if env is None:  # an id, perhaps one that "package.module:" registers
             return _open_gym(name, max_episode_steps, arguments), name
+        if isinstance(env, EnvBase) or not callable(env):
+            raise ValueError(
+                f"{name!r} must name a class or a function, since training and evaluation build an environment each: "
+                f"it names an object of type {type(env).__name__}."
+            )
     if callable(env) and not isinstance(env, EnvBase):
-        built = _build(env, arguments)
-        if callable(built) and not isinstance(built, EnvBase):
-            raise ValueError(f"a callable must return an environment: {env} returned {built}.")
-        env, arguments = built, {}
+        env, arguments = _build(env, arguments), {}
     gymnasium: Any = sys.modules.get("gymnasium")  # imported already if env comes from it
     is_gym = gymnasium and isinstance(env, gymnasium.Env)
     if not is_gym and not isinstance(env, EnvBase):
@@ -82,17 +67,14 @@ def open_simulator(env: Any, max_episode_steps: int | None, arguments: dict[str,
 def _build(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     name = name_of(function)
     try:
-        parameters = inspect.signature(function).parameters.values()
+        signature = inspect.signature(function)
     except (TypeError, ValueError):  # compiled code need not state one
         return function(**arguments)
-    known = {p.name: p.default for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    missing = [key for key, default in known.items() if default is inspect.Parameter.empty and key not in arguments]
-    if missing:
-        words = " ".join(f"+env.{key}=..." for key in missing)
-        raise ValueError(f"{name} needs {' and '.join(missing)}: pass it to make_env, or {words} on a command line.")
-    unknown = [key for key in arguments if key not in known]
-    if unknown and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        raise ValueError(f"{name} does not take {' and '.join(unknown)}: it takes {', '.join(known) or 'nothing'}.")
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        words = "pass them to make_env, or +env.KEY=... on a command line"
+        raise ValueError(f"{name}: {error}; it takes {signature}: {words}.") from error
     try:
         return function(**arguments)
     except Exception as error:
@@ -111,9 +93,8 @@ def _read(env: Any, name: str) -> GymnasiumReader:
     try:
         signature.bind(seed=0, options=None)
     except TypeError:
-        raise ValueError(
-            f"{name}: reset must take (seed=None, options=None) by keyword, as in Gymnasium: got reset{signature}."
-        ) from None
+        needed = "reset must take (seed=None, options=None) by keyword, as in Gymnasium"
+        raise ValueError(f"{name}: {needed}: got reset{signature}.") from None
     reader = GymnasiumReader(env)
     _OPENED[type(env.unwrapped).__name__] = reader
     # TorchRL keeps the error of its failed import of the old gym: without this, every frame that led here as well
@@ -146,8 +127,8 @@ def _check_limit(env: EnvBase, max_episode_steps: int | None) -> None:
         own = env._env._step_limit
     if own is not None and max_episode_steps is not None and max_episode_steps > own:
         raise ValueError(
-            f"max_episode_steps must be at most {own:.0f}, the limit of the TorchRL environment itself: got "
-            f"{max_episode_steps}; for longer episodes pass the name of the environment or its simulator."
+            f"max_episode_steps must be at most {own:.0f}, the limit of the TorchRL environment: got "
+            f"{max_episode_steps}; the name of an environment or its simulator takes a longer one."
         )
 
 
@@ -172,24 +153,20 @@ def _open_gym(name: str, max_episode_steps: int | None, arguments: dict[str, Any
         import gymnasium
     except ImportError as error:
         raise ImportError(f"{name} needs Gymnasium: pip install 'eqr_torchrl[gym]'.") from error
-    if name not in gymnasium.registry and ":" not in name:
+    module, _, wanted = name.rpartition(":")
+    if not module and name not in gymnasium.registry:
         raise ValueError(f"unknown environment {name!r}: {_close(name, [*gymnasium.registry, *PAPER_DMC_TASKS])}")
     if max_episode_steps is not None:
         arguments = {**arguments, "max_episode_steps": max_episode_steps}
     try:
         env = gymnasium.make(name, disable_env_checker=True, **arguments)
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        raise ImportError(
-            f"{name} cannot be opened here: {error} (MuJoCo tasks need pip install 'eqr_torchrl[gym-mujoco]')."
-        ) from error
+        extra = "MuJoCo tasks need pip install 'eqr_torchrl[gym-mujoco]'"
+        raise ImportError(f"{name} cannot be opened here: {error} ({extra}).") from error
     except gymnasium.error.UnregisteredEnv as error:
-        if ":" not in name:
-            raise
-        module, _, wanted = name.partition(":")
         valid = [key for key, value in vars(sys.modules[module]).items() if callable(value) and not key.startswith("_")]
-        raise ValueError(
-            f"{module} neither has nor registers an environment {wanted!r}: {_close(wanted, valid)}"
-        ) from error
+        needed = f"{module} neither has nor registers an environment {wanted!r}"
+        raise ValueError(f"{needed}: {_close(wanted, valid)}") from error
     except TypeError as error:
         raise ValueError(f"{name} cannot be built with arguments ({', '.join(arguments)}): {error}.") from error
     return _read(env, name)
@@ -207,12 +184,10 @@ def _open_dmc(name: str, max_episode_steps: int | None, arguments: dict[str, Any
         raise ValueError(f"unknown task {name!r}: {_close(name, [f'dmc/{d}-{t}' for d, t in suite.ALL_TASKS])}")
     try:
         raw = suite.load(domain, task, task_kwargs=dict(arguments))
-        if max_episode_steps is not None:
-            # The suite counts seconds; half a step less than the limit is safe from rounding.
-            seconds = (max_episode_steps - 0.5) * raw.control_timestep()
-            raw = suite.load(domain, task, task_kwargs={**arguments, "time_limit": seconds})
     except TypeError as error:
         raise ValueError(f"{name} does not take {', '.join(arguments)}: {error}.") from error
+    if max_episode_steps is not None:
+        raw._step_limit = max_episode_steps
     if (domain, task) == ("quadruped", "escape"):
         _render_only_on_request(raw)
     return DMControlReader(raw)

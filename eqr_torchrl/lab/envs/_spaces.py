@@ -18,10 +18,8 @@ def check_gym_spaces(env: Any, name: str) -> None:
     seen, act = env.observation_space, env.action_space
     if not isinstance(seen, Box) or len(seen.shape) > 1:
         found = f"shape {seen.shape} of {seen.dtype}" if isinstance(seen, Box) else textwrap.shorten(str(seen), 300)
-        raise ValueError(
-            f"{name}: observation must be a vector (Box): got {found}; images are not supported, other spaces may fit "
-            "in gymnasium.wrappers.FlattenObservation."
-        )
+        advice = "images are not supported, other spaces may fit in gymnasium.wrappers.FlattenObservation"
+        raise ValueError(f"{name}: observation must be a vector (Box): got {found}; {advice}.")
     if not isinstance(act, Box) or act.dtype.kind != "f":
         raise ValueError(f"{name}: action must be a Box of floats: got {act}; discrete actions are not supported.")
 
@@ -31,29 +29,20 @@ def check_specs(env: EnvBase, name: str) -> None:
     vector = len(env.batch_size) + 1  # dimensions
     for key, spec in observation_leaves(env).items():
         # a matrix of floats is an observation of several bodies, as in the manipulation tasks of DeepMind Control
-        fits = vector if not spec.dtype.is_floating_point else vector + 1
-        if not vector <= len(spec.shape) <= fits or not spec.shape[-1]:
-            raise ValueError(
-                f"{name}: observation entry {key!r} must be a vector: got shape {tuple(spec.shape)} of {spec.dtype}; "
-                "images are not supported."
-            )
-    if set(env.action_keys) != {"action"} or set(env.reward_keys) != {"reward"}:
-        raise ValueError(
-            f"{name}: needs one entry named 'action' and one named 'reward': got {env.action_keys} and "
-            f"{env.reward_keys}; rename them with TorchRL's RenameTransform."
-        )
+        if not vector <= len(spec.shape) <= vector + spec.dtype.is_floating_point or not spec.shape[-1]:
+            got = f"got shape {tuple(spec.shape)} of {spec.dtype}; images are not supported"
+            raise ValueError(f"{name}: observation entry {key!r} must be a vector: {got}.")
+    if env.action_keys != ["action"] or env.reward_keys != ["reward"]:
+        got = f"got {env.action_keys} and {env.reward_keys}; rename them with TorchRL's RenameTransform"
+        raise ValueError(f"{name}: needs one entry named 'action' and one named 'reward': {got}.")
     action: Any = env.full_action_spec["action"]
     if len(action.shape) != vector or not action.dtype.is_floating_point:
-        raise ValueError(
-            f"{name}: action must be a vector of floats: got shape {tuple(action.shape)} of {action.dtype}; "
-            "discrete actions are not supported."
-        )
+        got = f"got shape {tuple(action.shape)} of {action.dtype}; discrete actions are not supported"
+        raise ValueError(f"{name}: action must be a vector of floats: {got}.")
     low, high = stated(action.space.low), stated(action.space.high)
     if not (low.isfinite() & high.isfinite() & (low < high)).all():
-        raise ValueError(
-            f"{name}: action bounds must be finite, with low < high in every entry: got low={low.tolist()}, "
-            f"high={high.tolist()}."
-        )
+        got = f"got low={low.tolist()}, high={high.tolist()}"
+        raise ValueError(f"{name}: action bounds must be finite, with low < high in every entry: {got}.")
 
 
 def observation_leaves(env: EnvBase) -> dict[Any, TensorSpec]:

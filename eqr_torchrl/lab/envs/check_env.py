@@ -112,9 +112,9 @@ def check_env(
                 real.close()
             elif real is not None and not isinstance(env, EnvBase):
                 real.is_closed = True  # or TorchRL closes the caller's own simulator when this wrapper is deleted
-    cuts = [str(warning.message) for warning in caught if "non-finite" in str(warning.message)]
+    diverged = [str(warning.message) for warning in caught if "non-finite" in str(warning.message)]
     return [
-        *(Finding("error", "observation", cut) for cut in cuts[:1]),
+        *(Finding("error", "observation", message) for message in diverged[:1]),
         finding("observation", _observation, data),
         finding("action", _action, real),
         finding("reward", _reward, real, data),
@@ -142,71 +142,58 @@ def finding(topic: str, find: Callable[..., list[str]], *arguments: Any) -> Find
 
 def _observation(data: TensorDictBase) -> list[str]:
     seen = torch.cat([data["observation"], data["next", "observation"]])  # [2 T, S]
-    too_large = seen.abs().amax(0) > _TOO_LARGE
-    large, constant = (
-        chosen.nonzero().flatten().tolist() for chosen in (too_large, (seen == seen[0]).all(0) & ~too_large)
-    )
+    large = seen.abs().amax(0) > _TOO_LARGE
+    constant = (seen == seen[0]).all(0) & ~large
     found = [f"size {seen.shape[-1]}, seen from {seen.min().item():.3g} to {seen.max().item():.3g}"]
-    if large:
-        found.append(
-            f"entries {reprlib.repr(large)} reach {seen.abs().max().item():.2g}: rescale them or subtract an offset, "
-            "since networks want values near 1 and float32 keeps seven digits"
-        )
-    if constant:
-        found.append(f"entries {reprlib.repr(constant)} never change: drop them if you can")
+    if large.any():
+        advice = "rescale them or subtract an offset, since float32 keeps seven digits and networks want values near 1"
+        found.append(f"entries {_indices(large)} reach {seen.abs().max().item():.2g}: {advice}")
+    if constant.any():
+        found.append(f"entries {_indices(constant)} never change: drop them if you can")
     return found
 
 
 def _action(env: EnvBase) -> list[str]:
-    space: Any = env.action_spec_unbatched.space
-    half_range = (space.high - space.low) / 2
+    low, high = env.action_spec_unbatched.space.low, env.action_spec_unbatched.space.high  # pyright: ignore
+    half_range = (high - low) / 2
     unit = "" if 0.05 <= half_range.min() <= half_range.max() <= 20 else ", which the policy scales from -1 to 1"
-    found = [f"size {len(space.low)}, from {numbers(space.low)} to {numbers(space.high)}{unit}"]
-    if (space.high - space.low).max() > _TOO_LARGE:
-        found.append(
-            "random actions in such a wide range explore little: rescale them, as gymnasium's RescaleAction does"
-        )
+    found = [f"size {len(low)}, from {numbers(low)} to {numbers(high)}{unit}"]
+    if half_range.max() > _TOO_LARGE / 2:
+        found.append("random actions explore little in such a wide range: rescale them, as gymnasium's RescaleAction")
     return found
 
 
 def _reward(env: EnvBase, data: TensorDictBase) -> list[str]:
-    rewards = _without_cuts(data)["next", "reward"]
+    rewards = _finite_steps(data)["next", "reward"]
     if not len(rewards):
         raise ValueError("finite in no step.")
     low, high, size = rewards.min().item(), rewards.max().item(), rewards.abs().max().item()
     found = [f"per step from {low:.3g} to {high:.3g}, mean {rewards.mean().item():.3g}"]
     stated = reward_bounds(env)
     if stated is not None and not stated[0] - 1e-5 * size <= low <= high <= stated[1] + 1e-5 * size:
-        raise ValueError(
-            f"{found[0]}: outside the stated {stated[0]:.3g} to {stated[1]:.3g}, to which imagined rewards would be "
-            "clipped; correct reward_space (or the reward_spec) of the environment."
-        )
+        advice = "to which imagined rewards would be clipped; correct reward_space (or the reward_spec)"
+        raise ValueError(f"{found[0]}: outside the stated {stated[0]:.3g} to {stated[1]:.3g}, {advice}.")
     if size > _LARGE:
         found.append(f"large: pass reward_scale={1 / size:.0e}, so that values stay within reach of the networks")
     elif low == high:
         found.append("the same in every step: fine for a sparse task, but random actions never found another reward")
     elif size < _SMALL:
-        found.append(
-            f"small: pass reward_scale={1 / size:.0e}, or lower the Huber threshold kappa of the critic's loss"
-        )
+        found.append(f"small: pass reward_scale={1 / size:.0e}, or lower the Huber threshold kappa of the loss")
     return found
 
 
 def _known_reward(data: TensorDictBase, reward_fn: RewardFn) -> list[str]:
-    rows = _without_cuts(data)
+    rows = _finite_steps(data)
     real = rows["next", "reward"]
     predicted = checked("reward_fn", reward_fn, rows["observation"], rows["action"], rows["next", "observation"])
     # relative to the largest reward: what float32 observations lose is of that order
     tolerance = 1e-3 * max(real.abs().max().item(), 1e-3)
     error = (predicted - real).abs().nan_to_num(torch.inf)
-    right = int((error <= tolerance).sum())
+    right, worst = int((error <= tolerance).sum()), int(error.argmax())
     found = f"{name_of(reward_fn)} gives the environment's own reward in {right} of {len(rows)} steps"
     if right < _AGREEMENT * len(rows):
-        worst = int(error.argmax())
-        raise ValueError(
-            f"{found}; it returns {predicted[worst].item():.4g} where the reward is {real[worst].item():.4g}: fix it "
-            "(reward_scale and action_cost are part of the reward)."
-        )
+        example = f"it returns {predicted[worst].item():.4g} where the reward is {real[worst].item():.4g}"
+        raise ValueError(f"{found}; {example}: fix it (reward_scale and action_cost are part of the reward).")
     return [found]
 
 
@@ -218,25 +205,22 @@ def _termination(env: EnvBase, data: TensorDictBase, rule: TerminationFn | None)
     except ValueError as error:
         raise ValueError(f"{ended} of {total} steps terminated{limit}; {error}") from error
     predicted = checked("termination_fn", rule, data["next", "observation"], data["action"])
-    missed, false_alarms = int((terminated & ~predicted).sum()), int((~terminated & predicted).sum())
-    right = total - missed - false_alarms
-    if right < _AGREEMENT * total or (limit and missed):
-        counts = (
-            f"{name_of(rule)} misses {missed} of {ended} terminations and raises {false_alarms} false alarms in "
-            f"{total} steps"
-        )
-        mostly_right = not limit and missed <= ended / 2 and false_alarms <= ended / 2
-        if mostly_right and missed and false_alarms:  # a wrong threshold errs on one side alone
-            return [counts, f"fix it, {NOISE}, since no function of one noisy observation is always right"]
-        doubt = f" ({NOISE})" if mostly_right else ""
-        advice = f"fix it{doubt}: imagined rollouts would continue past the end, or end too early"
-        if rule is never_terminates:
-            advice = "pass the rule of this environment instead"
-        raise ValueError(f"{counts}{limit or f'; {advice}'}.")
-    found = [f"{name_of(rule)} gives the environment's own flag in {right} of {total} steps ({ended} terminated)"]
-    if not ended and rule is not never_terminates:
-        found.append("no termination was observed, so this is weak evidence: raise num_steps")
-    return found
+    missed, early = int((terminated & ~predicted).sum()), int((~terminated & predicted).sum())
+    right = total - missed - early
+    if right >= _AGREEMENT * total and not (limit and missed):
+        found = [f"{name_of(rule)} gives the environment's own flag in {right} of {total} steps ({ended} terminated)"]
+        if not ended and rule is not never_terminates:
+            found.append("no termination was observed, so this is weak evidence: raise num_steps")
+        return found
+    counts = f"{name_of(rule)} misses {missed} of {ended} terminations and raises {early} false alarms in {total} steps"
+    mostly_right = not limit and max(missed, early) <= ended / 2
+    if mostly_right and missed and early:  # a wrong threshold errs on one side alone
+        return [counts, f"fix it, {NOISE}, since no function of one noisy observation is always right"]
+    doubt = f" ({NOISE})" if mostly_right else ""
+    advice = f"fix it{doubt}: imagined rollouts would continue past the end, or end too early"
+    if rule is never_terminates:
+        advice = "pass the rule of this environment instead"
+    raise ValueError(f"{counts}{limit or f'; {advice}'}.")
 
 
 def _like_a_time_limit(data: TensorDictBase) -> str:
@@ -259,13 +243,13 @@ def _episode(data: TensorDictBase, max_episode_steps: int | None) -> list[str]:
     episodes = "1 episode" if len(lengths) == 1 else f"{len(lengths)} episodes"
     found = [f"{episodes} ended within {len(data)} steps, after {span(lengths)} steps"]
     ends: Any = data["next"][data["next", "done"].flatten()]
-    cut = ends["reward"].isnan() & ~ends["terminated"]
-    truncated = ends.get("truncated", ends["done"]) & ~cut  # by a limit
-    if cut.any():
-        found.append(f"{int(cut.sum())} of them were cut at a value that was not finite, and nothing after it is seen")
+    diverged = ends["reward"].isnan() & ~ends["terminated"]
+    limited = (ends.get("truncated", ends["done"]) & ~diverged).flatten()
+    if diverged.any():
+        found.append(f"{int(diverged.sum())} of them were truncated at a non-finite value")
     elif lengths.float().mean() < 3:
         found.append("too short for the model rollouts to add anything")
-    elif max_episode_steps is not None and (lengths[truncated.flatten()] < max_episode_steps).any():
+    elif max_episode_steps is not None and (lengths[limited] < max_episode_steps).any():
         found.append(f"the environment has a limit of its own below max_episode_steps={max_episode_steps}")
     return found
 
@@ -282,8 +266,8 @@ def _one_line(error: BaseException) -> str:
     return text if isinstance(error, (ValueError, RuntimeError, ImportError)) else f"{type(error).__name__}: {text}"
 
 
-def _without_cuts(data: TensorDictBase) -> TensorDictBase:
-    """The steps that NonFiniteGuard did not cut."""
+def _finite_steps(data: TensorDictBase) -> TensorDictBase:
+    """The steps at which NonFiniteGuard truncated nothing."""
     return data[data["next", "reward"].isfinite().squeeze(-1)]  # pyright: ignore[reportReturnType]
 
 
@@ -296,6 +280,10 @@ def span(lengths: Tensor) -> str:
     """The shortest and the longest length in words."""
     shortest, longest = lengths.aminmax()
     return f"{shortest}" if shortest == longest else f"{shortest} to {longest}"
+
+
+def _indices(chosen: Tensor) -> str:
+    return reprlib.repr(chosen.nonzero().flatten().tolist())
 
 
 def numbers(values: Tensor) -> str:

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 
 import torch
 from tensordict import TensorDictBase
+from torchrl.data import Composite
 from torchrl.envs.transforms import Transform
 
 from eqr_torchrl.imagination.terminations import TerminationFn, checked, never_terminates
+from eqr_torchrl.lab.envs.transforms import with_unbounded_reward
 
 _MACHINERY = {"eqr_torchrl", "tensordict", "torch", "torchrl", "contextlib"}  # packages that call a guard in between
 
@@ -19,7 +21,7 @@ NOISE = "or, where sensors are noisy, expect this near the threshold"
 
 
 class NonFiniteGuard(Transform):
-    """Cuts an episode, as a time limit would, when the simulator diverges; raises an error when the policy does.
+    """Truncates the episode when the simulator returns non-finite values; raises an error when the policy does.
 
     If the next observation or the reward is NaN or infinite (a physics error, an overflow), a warning names the
     environment, the step is marked ``truncated``, its observation is replaced by the last finite one, and its reward is
@@ -63,7 +65,7 @@ class NonFiniteGuard(Transform):
         bad = ~(torch.isfinite(observation).all(-1, keepdim=True) & torch.isfinite(reward))  # [*B, 1]
         if not bad.any():
             return next_tensordict
-        _warn(f"{self.env_name} produced a non-finite observation or reward; the episode is cut there (truncated).")
+        _warn(f"{self.env_name} produced a non-finite observation or reward; the episode is truncated there.")
         last = tensordict.get("observation", torch.zeros_like(observation))
         next_tensordict.set("observation", torch.where(bad, last, observation))
         next_tensordict.set("reward", torch.where(bad, torch.nan, reward))
@@ -72,6 +74,9 @@ class NonFiniteGuard(Transform):
         if truncated is not None:
             next_tensordict.set("truncated", truncated | (bad & ~next_tensordict.get("terminated")))
         return next_tensordict
+
+    def transform_reward_spec(self, reward_spec: Composite) -> Composite:
+        return with_unbounded_reward(reward_spec)  # NaN is outside of all bounds
 
 
 class TerminationGuard(Transform):
@@ -146,13 +151,11 @@ class RewardGuard(Transform):
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         reward, (low, high) = next_tensordict.get("reward"), self.bounds
-        outside = (reward < low - self.slack) | (reward > high + self.slack)  # NaN, an episode that was cut, is not
+        outside = (reward < low - self.slack) | (reward > high + self.slack)  # NaN, a truncated episode, is not
         if not self._warned and outside.any():
-            _warn(
-                f"{self.env_name} gave a reward of {reward[outside][0].item():.4g}, outside reward_bounds, {low:.4g} "
-                f"to {high:.4g}: imagined rewards are clipped to these. Correct them, or reward_space of the "
-                "environment."
-            )
+            given = f"{self.env_name} gave a reward of {reward[outside][0].item():.4g}"
+            advice = "imagined rewards are clipped to these. Correct them, or reward_space of the environment"
+            _warn(f"{given}, outside reward_bounds, {low:.4g} to {high:.4g}: {advice}.")
             self._warned = True
         return next_tensordict
 

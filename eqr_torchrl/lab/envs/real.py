@@ -11,7 +11,7 @@ from torchrl.envs import EnvBase, ParallelEnv, SerialEnv, TransformedEnv
 from torchrl.envs.transforms import DeviceCastTransform, RewardScaling, StepCounter
 
 from eqr_torchrl.lab.envs._layers import check_running_statistics
-from eqr_torchrl.lab.envs._readers import DMControlReader, GymnasiumReader
+from eqr_torchrl.lab.envs._readers import VectorReader
 from eqr_torchrl.lab.envs._simulators import open_simulator
 from eqr_torchrl.lab.envs._spaces import check_specs, observation_leaves
 from eqr_torchrl.lab.envs.guards import NonFiniteGuard
@@ -37,7 +37,7 @@ def make_env(
 
     The reward of each step is :math:`c\,(r - \rho \sum_i a_i^2)` with :math:`c` = ``reward_scale`` and :math:`\rho` =
     ``action_cost``. The end of the time limit is ``truncated``, never ``terminated``. Several observation entries
-    (DeepMind Control) are joined in alphabetical order. A simulator that diverges has its episode cut, see
+    (DeepMind Control) are joined in alphabetical order. The episode is truncated when a simulator diverges, see
     :class:`~eqr_torchrl.lab.envs.NonFiniteGuard`.
 
     With ``num_envs`` above 1, that many simulators run side by side, and every entry has a first dimension of this
@@ -89,19 +89,20 @@ def make_env(
     base, label = open_simulator(name, max_episode_steps, kwargs)
     check_specs(base, label)
     check_running_statistics(base, label)
-    limited = isinstance(base, (DMControlReader, GymnasiumReader))  # by the simulator itself
+    reads_vectors = isinstance(base, VectorReader)  # and the simulator itself has the time limit
     if num_envs > 1:
         base.close()
         several = ParallelEnv if parallel else SerialEnv
         template, base = base, several(num_envs, functools.partial(_open, name, max_episode_steps, kwargs))
         vars(base)["template"] = template  # answers what is asked about the simulator; not as a submodule
-    env = TransformedEnv(base, VectorObservation(list(observation_leaves(base))), auto_unwrap=False)
-    env.append_transform(NonFiniteGuard(label))
+    env = TransformedEnv(base, NonFiniteGuard(label), auto_unwrap=False)
+    if not reads_vectors:
+        env.insert_transform(0, VectorObservation(list(observation_leaves(base))))
     if action_cost:
         env.append_transform(ActionCost(action_cost))
     if reward_scale != 1.0:
         env.append_transform(RewardScaling(loc=0.0, scale=reward_scale))
-    if max_episode_steps is not None and not limited:
+    if max_episode_steps is not None and not reads_vectors:
         env.append_transform(StepCounter(max_episode_steps))
     if device is not None:  # the simulator stays where it is: only float32 vectors are copied
         env.append_transform(DeviceCastTransform(device))

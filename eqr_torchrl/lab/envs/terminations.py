@@ -7,7 +7,6 @@ Ranges of heights are in metres, those of angles in radians. A NaN in an entry t
 from __future__ import annotations
 
 import functools
-import re
 from typing import Any
 
 import torch
@@ -120,18 +119,16 @@ def _inside(value: Tensor, bounds: _Range) -> Tensor:
     return (value > bounds[0]) & (value < bounds[1])
 
 
-_RULES: dict[str, Any] = {  # by Gymnasium id without version
-    "MountainCarContinuous": mountain_car_terminates,
+_MUJOCO: dict[str, Any] = {
     "Hopper": hopper_terminates,
     "Walker2d": walker2d_terminates,
     "Humanoid": humanoid_terminates,
     "Ant": ant_terminates,
     "InvertedPendulum": inverted_pendulum_terminates,
+    **dict.fromkeys(("HalfCheetah", "Swimmer", "Reacher", "Pusher", "HumanoidStandup"), never_terminates),
 }
-_RULES |= dict.fromkeys(
-    ("Pendulum", "HalfCheetah", "Swimmer", "Reacher", "Pusher", "HumanoidStandup"), never_terminates
-)
-_VERSIONS = {"Pendulum": "1", "MountainCarContinuous": "0"}  # all others: MuJoCo, v4 and v5
+_RULES: dict[str, Any] = {f"{task}-{version}": rule for task, rule in _MUJOCO.items() for version in ("v4", "v5")}
+_RULES |= {"Pendulum-v1": never_terminates, "MountainCarContinuous-v0": mountain_car_terminates}
 
 
 def termination_for(env: str | EnvBase, own_rule: TerminationFn | str | None = None) -> TerminationFn:
@@ -164,24 +161,22 @@ def termination_for(env: str | EnvBase, own_rule: TerminationFn | str | None = N
     name = name.removeprefix("gym/")
     if name.startswith("dmc/"):
         return never_terminates
-    match = re.fullmatch(r"(\w+)-v(\d+)", name)
-    if match is None or match[1] not in _RULES or match[2] not in _VERSIONS.get(match[1], "45"):
+    if name not in _RULES:
         raise ValueError(
             f"no termination rule is known for {name!r}: pass your own termination_fn, a function from "
             "(next_observation [*B, S], action [*B, A]) to bool [*B, 1], or never_terminates if only a time limit ends "
             "an episode (on a command line, termination_fn=module:function)."
         )
-    rule = _RULES[match[1]]
+    rule = _RULES[name]
     if isinstance(env, str) or rule is never_terminates:
         return rule
     if (simulator := getattr(simulator_env(env), "unwrapped", None)) is None:
         return rule
     if not getattr(simulator, "_terminate_when_unhealthy", True):
         return never_terminates
-    needs = None
-    if changed := next((layer for layer in layers(env) if may_change(layer, "observation")), None):
-        needs = f"the environment's own observation, which {type(changed).__name__} may change"
-    elif not getattr(simulator, "_exclude_current_positions_from_observation", True):
+    needs = "the environment's own observation, which {} may change"
+    needs = next((needs.format(type(layer).__name__) for layer in layers(env) if may_change(layer, "observation")), "")
+    if not getattr(simulator, "_exclude_current_positions_from_observation", True):
         needs = "exclude_current_positions_from_observation=True (the default)"
     if needs:
         raise ValueError(f"the rule of {name!r} needs {needs}: pass your own termination_fn.")

@@ -64,7 +64,7 @@ class VectorObservation(Transform):
         return spec
 
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
-        return _with_unbounded(reward_spec, torch.float32)
+        return with_unbounded_reward(reward_spec, torch.float32)
 
     def transform_action_spec(self, action_spec: Composite) -> Composite:
         spec = action_spec.clone()
@@ -104,14 +104,15 @@ class ActionCost(Transform):
         return next_tensordict.set("reward", reward - self.cost * effort)
 
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
-        return _with_unbounded(reward_spec)
+        return with_unbounded_reward(reward_spec)
 
 
 def _dotted(key: Any) -> str:
     return key if isinstance(key, str) else ".".join(key)
 
 
-def _with_unbounded(reward_spec: Composite, dtype: torch.dtype | None = None) -> Composite:
+def with_unbounded_reward(reward_spec: Composite, dtype: torch.dtype | None = None) -> Composite:
+    """What a transform that changes the reward states of it."""
     spec = reward_spec.clone()
     old = spec["reward"]
     spec["reward"] = Unbounded(old.shape, device=old.device, dtype=dtype or old.dtype)

@@ -63,14 +63,19 @@ def drift_terminates(next_observation: Any, action: Any) -> Any:
 class Counter(gymnasium.Env):
     """Observes (t, x, last action), pays 1 a step; without an end unless ``limit`` is given.
 
-    ``answer`` maps what a step returns, ``first`` what a reset returns as observation.
+    ``answer`` maps what a step returns, ``first`` what a reset returns as observation; ``spaces`` replace its own.
     """
 
     observation_space = Box(-np.inf, np.inf, (3,))
     action_space = Box(-1.0, 1.0, (1,))
 
-    def __init__(self, limit: float = np.inf, *, answer: Any = None, first: Any = None) -> None:
+    def __init__(self, limit: float = np.inf, *, answer: Any = None, first: Any = None, **spaces: Box) -> None:
         self.limit, self.answer, self.first = limit, answer or (lambda t, step: step), first or (lambda seen: seen)
+        self.times_closed = 0
+        vars(self).update(spaces)
+
+    def close(self) -> None:
+        self.times_closed += 1
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -85,7 +90,7 @@ class Counter(gymnasium.Env):
 
 
 def answering(position: int, value: Any = None, *, only_at: int | None = None) -> Counter:
-    """A counter whose steps have ``value`` at ``position``, in all steps or in one."""
+    """A counter of ten steps an episode, which have ``value`` at ``position``, in all steps or in one."""
 
     def answer(t: int, step: tuple) -> tuple:
         return step if only_at not in (None, t) else (*step[:position], value, *step[position + 1 :])

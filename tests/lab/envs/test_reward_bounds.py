@@ -44,11 +44,8 @@ def test_bounds_follow_the_settings_of_make_env(name, settings, expected):
 
 def test_rewards_lie_within_them():
     env = make_env("dmc/walker-run", seed=0, action_cost=0.2, reward_scale=3.0)
-    reward = env.rollout(50)["next", "reward"]
-    bounds = reward_bounds(env)
-    assert bounds is not None
-    low, high = bounds
-    assert low <= reward.min() <= reward.max() <= high
+    reward, bounds = env.rollout(50)["next", "reward"], reward_bounds(env)
+    assert bounds is not None and bounds[0] <= reward.min() <= reward.max() <= bounds[1]
 
 
 def reward_at(name, state, action):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from gym_toys import Diverging, Drift
+from gym_toys import Diverging, Drift, drift_terminates
 from tensordict import TensorDict
 from torchrl.envs import GymEnv, TransformedEnv
 
@@ -79,7 +79,7 @@ def guarded(next_observation, next_reward=0.0, terminated=False):
 
 def test_guard_cuts_only_the_rows_that_diverged():
     with pytest.warns(RuntimeWarning, match="toy produced"):
-        out = guarded([1.0, float("nan"), float("-inf")], next_reward=3.0)
+        out = guarded([1.0, nan, -math.inf], next_reward=3.0)
     assert out["observation"].flatten().tolist() == [1.0, 7.0, 7.0]
     torch.testing.assert_close(out["reward"].flatten(), torch.tensor([3.0, nan, nan]), equal_nan=True)
     assert out["truncated"].flatten().tolist() == out["done"].flatten().tolist() == [False, True, True]
@@ -88,23 +88,19 @@ def test_guard_cuts_only_the_rows_that_diverged():
 
 def test_guard_keeps_a_true_termination():
     with pytest.warns(RuntimeWarning, match="toy produced"):
-        out = guarded([float("nan")], terminated=True)
-    assert out["terminated"].item()
-    assert not out["truncated"].item()
-    assert out["observation"].item() == 7.0
+        out = guarded([nan], terminated=True)
+    assert out["terminated"].item() and not out["truncated"].item() and out["observation"].item() == 7.0
 
 
 def test_guard_is_not_fooled_by_a_sum_that_overflows():
     out = guarded([3e38, 3e38])
-    assert out["observation"].flatten().tolist() == pytest.approx([3e38, 3e38])
-    assert not out["done"].any()
+    assert out["observation"].flatten().tolist() == pytest.approx([3e38, 3e38]) and not out["done"].any()
 
 
 def test_guard_cuts_on_a_bad_reward():
     with pytest.warns(RuntimeWarning, match="toy produced"):
-        out = guarded([1.0], next_reward=float("inf"))
-    assert math.isnan(out["reward"].item())  # an infinity of the simulator as well
-    assert out["truncated"].item()
+        out = guarded([1.0], next_reward=math.inf)
+    assert math.isnan(out["reward"].item()) and out["truncated"].item()  # an infinity of the simulator as well
 
 
 def test_guard_refuses_a_bad_first_observation():
@@ -138,29 +134,14 @@ def test_wrong_rule_warns_once(limit, message):
 
 
 def test_right_rule_is_silent():
-    def right(next_observation, action):
-        return next_observation[..., 1:2] > 5.0
-
-    env = make_env(Drift, seed=0).append_transform(TerminationGuard(right, "Drift"))
+    env = make_env(Drift, seed=0).append_transform(TerminationGuard(drift_terminates, "Drift"))
     assert env.rollout(200, break_when_any_done=False)["next", "terminated"].sum() > 1
 
 
-@pytest.mark.parametrize(
-    ("rule", "message"),
-    [
-        (lambda observation, action: observation[..., 1] > 5.0, r"<lambda> returned bool of shape \(\)"),
-        (
-            lambda observation, action: (observation[..., 1:2] > 5.0).float(),
-            r"<lambda> returned float32 of shape \(1,\)",
-        ),
-        (lambda observation, action: False, "<lambda> returned a bool"),
-        (lambda observation, action: (observation[..., 1:2] > 5.0).numpy(), "<lambda> returned a numpy.ndarray"),
-    ],
-)
-def test_rule_of_a_wrong_shape_or_type_is_one_sentence_in_the_first_step(rule, message):
-    env = make_env(Drift, seed=0).append_transform(TerminationGuard(rule, "Drift"))
+def test_rule_of_a_wrong_shape_is_one_sentence_in_the_first_step():
+    env = make_env(Drift, seed=0).append_transform(TerminationGuard(lambda s, a: s[..., 1] > 5.0, "Drift"))
     needed = r"termination_fn must return a bool tensor of shape \(1,\) for observations \(2,\) and actions \(2,\): "
-    with pytest.raises(ValueError, match=needed + message):
+    with pytest.raises(ValueError, match=needed + r"<lambda> returned bool of shape \(\)"):
         env.rollout(1)
 
 
