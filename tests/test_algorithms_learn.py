@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from pathlib import Path
 
@@ -35,6 +36,7 @@ def train(script: str, *words: str) -> float:
         return module.main(hydra.compose(script, [*SIZES, *words]))
 
 
+@functools.cache
 def mean_return(push: float) -> float:
     """Of a policy that pushes towards zero, or not at all."""
 

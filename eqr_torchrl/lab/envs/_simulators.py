@@ -44,8 +44,8 @@ def open_simulator(env: Any, max_episode_steps: int | None, arguments: dict[str,
             return _open_gym(name, max_episode_steps, arguments), name
         if isinstance(env, EnvBase) or not callable(env):
             raise ValueError(
-                f"{name!r} must name a class or a function, since training and evaluation build an environment each: "
-                f"it names an object of type {type(env).__name__}."
+                f"{name!r} must name a class or a function that builds an environment, since training and evaluation "
+                f"need one each: it names an object of type {type(env).__name__}."
             )
     if callable(env) and not isinstance(env, EnvBase):
         env, arguments = _build(env, arguments), {}

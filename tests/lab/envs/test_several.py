@@ -120,8 +120,9 @@ def test_simulators_are_closed_with_the_environment():
 
     env = make_env(build, num_envs=3, parallel=False)
     env.reset()
+    before = sum(counter.times_closed for counter in opened)  # those that were opened to look at
     env.close()
-    assert [counter.times_closed for counter in opened] == [1] * len(opened) and len(opened) >= 4  # one to look at
+    assert sum(counter.times_closed for counter in opened) - before == 3
 
 
 @pytest.mark.slow

@@ -129,13 +129,13 @@ def test_time_limit_takes_the_place_of_the_environments_own(build, limit):
 @pytest.mark.parametrize(
     ("build", "limit"),
     [
-        (lambda: GymWrapper(gymnasium.make("Pendulum-v1")), 200),
-        (lambda: GymEnv("Pendulum-v1"), 200),
+        (lambda: TransformedEnv(GymWrapper(gymnasium.make("Pendulum-v1")), StepCounter()), 200),
+        (lambda: TransformedEnv(GymEnv("Pendulum-v1"), StepCounter()), 200),
         (lambda: DMControlEnv("pendulum", "swingup"), 1000),
     ],
 )
 def test_higher_limit_than_that_of_a_torchrl_environment_is_an_error(build, limit):
-    env = TransformedEnv(build(), StepCounter())
+    env = build()
     with pytest.raises(ValueError, match=f"max_episode_steps must be at most {limit}, .*: got {limit + 1}"):
         make_env(env, max_episode_steps=limit + 1)
     assert len(make_env(env, max_episode_steps=150).rollout(400)) == 150
