@@ -32,7 +32,7 @@ def test_a_killed_job_goes_on_and_finished_ones_are_left_alone(tmp_path):
     environment = {**os.environ, "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0"}
     command = [sys.executable, str(ROOT / "examples" / "sac.py"), *RAY, *words]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=500)
-    assert done.returncode != 0 and "WorkerCrashedError" in done.stderr + done.stdout, done.stderr
+    assert done.returncode != 0 and "worker died unexpectedly" in done.stdout + done.stderr, done.stderr
     assert {run["folder"]: run["state"] for run in summarise_sweep(tmp_path)}["1"] == "finished"
     assert list((tmp_path / "0" / "checkpoints").glob("step_*20.pt"))
     before = (tmp_path / "1" / "metrics.csv").stat().st_mtime_ns

@@ -63,14 +63,18 @@ class PointEnv(ToyEnv):
 
 
 class MortalEnv(PointEnv):
-    """Takes its process along in its 85th step, if its seed is 0: what starts anew has another seed."""
+    """Takes its process along in its 85th step, if its first seed was 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seeds, self.total = [], 0
 
     def _set_seed(self, seed: int | None) -> None:
         super()._set_seed(seed)
-        self.seed_seen, self.total = seed, 0
+        self.seeds.append(seed)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDict:
         self.total += 1
-        if self.total == 85 and self.seed_seen == 0:
+        if self.total == 85 and self.seeds[0] == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         return super()._step(tensordict)
