@@ -67,7 +67,7 @@ def _loss_and_derivatives(
     cuts = torch.cat([quantiles - kappa, quantiles, quantiles + kappa], -1) if kappa > 0 else quantiles
     # Number of targets strictly below each cut. A target within rounding of theta +- kappa may fall to either side:
     # value and slope are continuous there.
-    index = torch.searchsorted(sorted_targets, cuts.contiguous())
+    index = _count_below(sorted_targets, cuts)
     first = torch.nn.functional.pad(y.cumsum(-1), (1, 0))
     total, sums, counts = first[..., -1:], first.gather(-1, index), index.double()
     if kappa > 0:
@@ -93,6 +93,23 @@ def _loss_and_derivatives(
     gradient = ((1 - levels) * slope_below + levels * slope_above) / num_targets
     loss = ((1 - levels) * loss_below + levels * loss_above).sum(-1) / num_targets
     return loss.to(dtype), gradient.to(dtype), curvature.to(dtype)
+
+
+def _count_below(increasing: Tensor, cuts: Tensor) -> Tensor:
+    """How many of the increasing values, shape ``[*B, J]``, are below each of the cuts, shape ``[*B, C]``."""
+    if torch.compiler.is_compiling() or increasing.device.type != "cpu":
+        return torch.searchsorted(increasing, cuts)
+    # the same bisection for all cuts at once, which the CPU does not have to predict: up to four times faster
+    num_values = increasing.shape[-1]
+    step = 1 << num_values.bit_length() >> 1
+    padded = torch.nn.functional.pad(increasing, (0, 2 * step - 1 - num_values), value=float("inf"))
+    values, cut = padded.flatten().numpy(), cuts.reshape(-1, cuts.shape[-1]).numpy()
+    first = np.arange(0, values.size, padded.shape[-1])[:, None]  # place of each row's first value
+    place = np.broadcast_to(first, cut.shape).copy()
+    while step:
+        place += step * (values[step - 1 :].take(place, mode="clip") < cut)
+        step >>= 1
+    return torch.from_numpy(place - first).view(cuts.shape)
 
 
 def quantile_huber_loss(quantiles: Tensor, targets: Tensor, levels: Tensor, *, kappa: float = 1.0) -> Tensor:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from eqr_torchrl import functional as F
+from eqr_torchrl.functional.quantiles import _count_below
 
 
 def pairwise_loss(quantiles, targets, levels, kappa):
@@ -184,6 +185,20 @@ def test_wasserstein_distances_of_shifted_and_shuffled_atoms():
     for p in (0.5, float("nan")):
         with pytest.raises(ValueError, match=f"p must be at least 1, got {p}"):
             F.wasserstein_distance(q, other, p=p)
+
+
+@pytest.mark.parametrize("num_values", [1, 2, 3, 7, 8, 9, 255, 256, 257])
+def test_counting_below_is_a_left_sided_search_with_ties_infinities_and_nan(num_values):
+    generator = torch.Generator().manual_seed(num_values)
+    values = torch.randint(-5, 5, (3, 2, num_values), generator=generator).float()
+    values[0, 0, -1] = float("inf")
+    values[1, 0, 0] = -float("inf")
+    cuts = torch.cat([torch.arange(-6.0, 6.0), torch.tensor([0.5, -float("inf"), float("inf")])]).expand(3, 2, -1)
+    expected = (values.unsqueeze(-2) < cuts.unsqueeze(-1)).sum(-1)
+    assert torch.equal(_count_below(values.sort(-1).values, cuts), expected)
+    values[2, 1, 0] = float("nan")  # sorted to the end, below nothing
+    expected = (values.unsqueeze(-2) < cuts.unsqueeze(-1)).sum(-1)
+    assert torch.equal(_count_below(values.sort(-1).values, cuts), expected)
 
 
 # --- torch.func, and derivatives of derivatives
