@@ -19,7 +19,8 @@ class RealSuccessors:
     a little further in each imagined step, gets up in the end. Real transitions say that it stays.
 
     Args:
-        successors: writes ``"next"``, batch size ``[B, M, K]``, into a batch, such as :class:`EnsembleSuccessors`.
+        successors: writes ``"next"``, batch size ``[B]`` or ``[B, M, K]``, into a batch of observations and actions,
+            such as :class:`EnsembleSuccessors`.
         replay: real transitions.
         share: of the batch, in ``[0, 1)``.
 
@@ -42,13 +43,13 @@ class RealSuccessors:
         self.successors, self.replay, self.share = successors, replay, share
 
     def __call__(self, batch: TensorDictBase) -> TensorDictBase:
-        """A batch of the same size with ``"next"`` of ``[B, M, K]``: real transitions first."""
+        """A batch of the same size, real transitions first."""
         count = round(self.share * len(batch))
         if not count:
             return self.successors(batch)
         imagined = self.successors(batch[count:])
         real = self.replay[torch.randint(len(self.replay), (count,))].to(imagined.device)
         size = (count, *imagined["next"].shape[1:])
-        entries = {key: real["next", key][:, None, None].expand(*size, -1) for key in _OUTCOME}
-        rows = {"observation": real["observation"], "action": real["action"], "next": TensorDict(entries, size)}
+        outcome = real["next"].select(*_OUTCOME).view(count, *[1] * (len(size) - 1))
+        rows = {"observation": real["observation"], "action": real["action"], "next": outcome.expand(size)}
         return torch.cat([TensorDict(rows, [count]), imagined.select(*rows)])  # pyright: ignore

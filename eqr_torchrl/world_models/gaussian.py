@@ -202,8 +202,8 @@ def make_world_model(
 
     Args:
         env: environment with a vector ``observation``, shape ``[S]``, and a vector ``action``, shape ``[A]``.
-        reward_prior_scale: see :class:`GaussianEnsemble`; ``None`` takes :func:`~eqr_torchrl.functional.plausible_reward`
-            of the first data: one setting for tasks whose rewards differ in size and in how often they come.
+        reward_prior_scale: see :class:`GaussianEnsemble`; ``None`` is the
+            :func:`~eqr_torchrl.functional.plausible_reward` of the first data.
         reward_bounds: smallest and largest reward of a step, if known, for that.
         **kwargs: further arguments of :class:`GaussianEnsemble`.
 
