@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -50,6 +51,6 @@ class RealSuccessors:
         imagined = self.successors(batch[count:])
         real = self.replay[torch.randint(len(self.replay), (count,))].to(imagined.device)
         size = (count, *imagined["next"].shape[1:])
-        outcome = real["next"].select(*_OUTCOME).view(count, *[1] * (len(size) - 1))
+        outcome: Any = real["next"].select(*_OUTCOME).view(count, *[1] * (len(size) - 1))
         rows = {"observation": real["observation"], "action": real["action"], "next": outcome.expand(size)}
         return torch.cat([TensorDict(rows, [count]), imagined.select(*rows)])  # pyright: ignore
