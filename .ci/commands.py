@@ -38,4 +38,4 @@ for command in commands:
         sys.exit(f"{command} --help does not name the command.")
 call("eqr-enjoy", run, "--episodes", "1")
 call("eqr-compare", run, "--no-figures")
-call("eqr-diagnose", run, "--states=1", "--episodes=1", "--visited=2", "--rollouts=2")
+call("eqr-diagnose", run, "--states=1", "--episodes=1", "--visited=2", "--rollouts=2", "--calibrate=0")
