@@ -37,7 +37,7 @@ def test_a_killed_job_goes_on_and_finished_ones_are_left_alone(tmp_path):
     assert list((tmp_path / "0" / "checkpoints").glob("step_*20.pt"))
     before = (tmp_path / "1" / "metrics.csv").stat().st_mtime_ns
 
-    run_hydra(sac.main, ROOT / "configs", "sac", words, schema=LoopSettings)
+    run_hydra(sac.main, ROOT / "configs", "sac", words, schema=LoopSettings.of)
     assert (tmp_path / "1" / "metrics.csv").stat().st_mtime_ns == before
     for name in ("0", "1"):
         status = read_status(tmp_path / name)
