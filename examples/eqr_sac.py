@@ -72,7 +72,7 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
     loss = instantiate(cfg.loss, actor, critics)
     loss.make_value_estimator(gamma=cfg.gamma)
     optimizer, updater = instantiate(cfg.optim, loss), SoftUpdate(loss, tau=cfg.tau)
-    anneal = instantiate(cfg.annealing, optimizer, loss.utility)
+    anneal = instantiate(cfg.annealing, optimizer, getattr(loss, "utility", None))  # TorchRL's SACLoss has none
     update = make_update(
         lambda batch: loss(successors(batch)), optimizer, updater, sample=model_buffer.sample, cuda_graph=cfg.cuda_graph
     )
@@ -102,7 +102,8 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
                 imagine.adapt_horizon(replay)  # as many steps as the models foresaw what came since the last fit
                 data = replay[:]
                 run.log("model", fit(data))  # learn the models
-                loss.set_scales(data["observation"], reward_unit(data["next", "reward"], cfg.reward_bounds))
+                if cfg.critic.normalize:
+                    loss.set_scales(data["observation"], reward_unit(data["next", "reward"], cfg.reward_bounds))
                 run.log("rollout", imagine(imagined_policy, data, model_buffer))  # imagine
             anneal(step / cfg.env_steps)
             for _ in range(cfg.utd_ratio):
