@@ -48,9 +48,10 @@ class RealSuccessors:
         count = round(self.share * len(batch))
         if not count:
             return self.successors(batch)
-        imagined = self.successors(batch[count:])
-        real = self.replay[torch.randint(len(self.replay), (count,))].to(imagined.device)
+        rest: Any = batch[count:]
+        imagined = self.successors(rest)
+        real: Any = self.replay[torch.randint(len(self.replay), (count,))].to(imagined.device)
         size = (count, *imagined["next"].shape[1:])
-        outcome: Any = real["next"].select(*_OUTCOME).view(count, *[1] * (len(size) - 1))
+        outcome = real["next"].select(*_OUTCOME).view(count, *[1] * (len(size) - 1))
         rows = {"observation": real["observation"], "action": real["action"], "next": outcome.expand(size)}
         return torch.cat([TensorDict(rows, [count]), imagined.select(*rows)])  # pyright: ignore
