@@ -124,6 +124,7 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
             if (step - 1) % cfg.retrain_every == 0:
                 imagine.adapt_horizon(replay)  # as many steps as the models foresaw what came since the last fit
                 run.log("model", fit(replay[:]))  # learn the models
+                loss.update_scales(replay[:]["observation"])
                 run.log("rollout", imagine(imagined_policy, replay[:], model_buffer))  # imagine
             for _ in range(cfg.utd_ratio):
                 run.log("train", update())  # learn values, improve the policy

@@ -12,6 +12,7 @@ from torchrl.envs.utils import ExplorationType
 from torchrl.modules import ProbabilisticActor, TanhNormal
 
 from eqr_torchrl.networks.layers import Tanh, mlp
+from eqr_torchrl.networks.normalizer import Normalizer
 
 
 class GaussianHead(nn.Module):
@@ -71,6 +72,8 @@ def make_actor(
     num_cells: Sequence[int] = (128, 128),
     activation_class: Callable[[], nn.Module] = Tanh,
     log_std_bounds: tuple[float, float] = (-20.0, 2.0),
+    layer_norm: bool = False,
+    normalize: bool = False,
 ) -> ProbabilisticActor:
     """Squashed Gaussian policy for an environment with a bounded action vector.
 
@@ -98,8 +101,10 @@ def make_actor(
         low, high = getattr(space, "low", None), getattr(space, "high", None)
         found = type(spec).__name__ if low is None or high is None else f"{low.tolist()} to {high.tolist()}"
         raise ValueError(f"env must have a continuous action with finite bounds, low below high: got {found}.")
-    sizes = env.observation_spec["observation"].shape[-1], num_cells, 2 * spec.shape[-1]
-    network = mlp(*sizes, activation_class=activation_class)
+    num_inputs = env.observation_spec["observation"].shape[-1]
+    network = mlp(num_inputs, num_cells, 2 * spec.shape[-1], activation_class=activation_class, layer_norm=layer_norm)
+    if normalize:
+        network = nn.Sequential(Normalizer(num_inputs), *network)
     return ProbabilisticActor(
         TensorDictModule(GaussianHead(network, log_std_bounds), in_keys=["observation"], out_keys=["loc", "scale"]),
         in_keys=["loc", "scale"],

@@ -11,6 +11,13 @@ from torchrl.envs import EnvBase
 
 from eqr_torchrl.networks.actor import action_bounds
 from eqr_torchrl.networks.layers import Tanh, mlp
+from eqr_torchrl.networks.normalizer import Normalizer
+
+
+class _ObservationNormalizer(Normalizer):
+    def forward(self, inputs: Tensor) -> Tensor:
+        size = self.mean.numel()
+        return torch.cat([super().forward(inputs[..., :size]), inputs[..., size:]], -1)
 
 
 class _StateActionNetwork(nn.Module):
@@ -36,6 +43,8 @@ def make_critic(
     num_quantiles: int = 51,
     num_cells: Sequence[int] = (256, 256),
     activation_class: Callable[[], nn.Module] = Tanh,
+    layer_norm: bool = False,
+    normalize: bool = False,
 ) -> TensorDictModule:
     """Quantile critic for an environment with vector observations and actions.
 
@@ -62,6 +71,8 @@ def make_critic(
     spec = env.action_spec_unbatched
     action_dim = spec.shape[-1]
     num_inputs = env.observation_spec["observation"].shape[-1] + action_dim
-    network = mlp(num_inputs, num_cells, num_quantiles, activation_class=activation_class)
+    network = mlp(num_inputs, num_cells, num_quantiles, activation_class=activation_class, layer_norm=layer_norm)
+    if normalize:
+        network = nn.Sequential(_ObservationNormalizer(num_inputs - action_dim), *network)
     module = _StateActionNetwork(network, action_bounds(spec), action_dim)
     return TensorDictModule(module, ["observation", "action"], ["state_action_value"])

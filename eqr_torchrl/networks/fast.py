@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from eqr_torchrl.networks._cpu import Precision, mkl_uses_avx512, onednn_matmul, uses_bf16
 from eqr_torchrl.networks.layers import Tanh
+from eqr_torchrl.networks.normalizer import Normalizer
 
 _CHUNK_ROWS = 1024  # 256 float32 cells of a hidden layer then take 1 MiB
 _FEW_ROWS = 128  # up to here, preparing the weights takes longer than it saves
 # layers that treat each row alone, so that rows can be taken in chunks
-_ROWWISE = (Tanh, nn.Tanh, nn.ReLU, nn.SiLU, nn.GELU, nn.ELU, nn.Mish, nn.LeakyReLU, nn.Softplus, nn.LayerNorm)
+_ROWWISE = (Normalizer, Tanh, nn.Tanh, nn.ReLU, nn.SiLU, nn.GELU, nn.ELU, nn.Mish, nn.LeakyReLU, nn.Softplus, nn.LayerNorm)
 
 
 def fast_inference(network: nn.Module, *, precision: Precision = "auto") -> nn.Module:

@@ -53,6 +53,7 @@ def mlp(
     out_features: int,
     *,
     activation_class: Callable[[], nn.Module] = Tanh,
+    layer_norm: bool = False,
 ) -> nn.Sequential:
     """Multilayer perceptron of :class:`OrthogonalLinear` layers.
 
@@ -61,6 +62,8 @@ def mlp(
         num_cells: size of each hidden layer.
         out_features: size of the output, which has no activation.
         activation_class: makes the activation after each hidden layer. Defaults to :class:`Tanh`, as in the paper.
+        layer_norm: whether hidden layers are normalised before their activation (`Ba et al. (2016)
+            <https://arxiv.org/abs/1607.06450>`_); weights then start as PyTorch's own. Defaults to ``False``.
 
     Returns:
         A module from ``[..., in_features]`` to ``[..., out_features]``.
@@ -76,6 +79,7 @@ def mlp(
     if not all(isinstance(size, int) and size > 0 for size in sizes):
         raise ValueError(f"num_cells, in_features and out_features must be positive integers, got {sizes}.")
     layers: list[nn.Module] = []
+    linear = nn.Linear if layer_norm else OrthogonalLinear
     for size_in, size_out in pairwise(sizes[:-1]):
-        layers += [OrthogonalLinear(size_in, size_out), activation_class()]
-    return nn.Sequential(*layers, OrthogonalLinear(sizes[-2], sizes[-1]))
+        layers += [linear(size_in, size_out), *([nn.LayerNorm(size_out)] if layer_norm else []), activation_class()]
+    return nn.Sequential(*layers, linear(sizes[-2], sizes[-1]))

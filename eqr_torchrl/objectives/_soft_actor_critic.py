@@ -21,6 +21,7 @@ from torchrl.objectives import LossModule
 from torchrl.objectives.utils import ValueEstimators, default_value_kwargs
 
 from eqr_torchrl.networks.actor import log_half_range
+from eqr_torchrl.networks.normalizer import Normalizer
 from eqr_torchrl.objectives._calls import StackedCritics, bound, policy_distribution, policy_steps
 from eqr_torchrl.utility import MeanUtility
 
@@ -190,6 +191,18 @@ class SoftActorCriticLoss(LossModule):
     @abstractmethod
     def _batch_keys(self) -> tuple[list[NestedKey], list[NestedKey]]:
         """Keys that a batch must hold, and those that are read where it holds them."""
+
+    @torch.no_grad()
+    def update_scales(self, observation: Tensor) -> None:
+        for params, network in (
+            (self.actor_network_params, self.actor_network),
+            (self.qvalue_network_params, self.qvalue_network),
+            (self.target_qvalue_network_params, self.qvalue_network),
+        ):
+            with bound(params, network):
+                for module in network.modules():
+                    if isinstance(module, Normalizer):
+                        module.update(observation)
 
     # --- shared pieces
 
