@@ -135,7 +135,7 @@ class GaussianEnsemble(WorldModel):
             if not self.prior_is_fixed_now and self.rare_prior is not None:
                 reward, (share, unit) = targets[:, -1], self.rare_prior
                 varied = ((reward - reward.median()).abs() > 0.01 * unit).float().mean()
-                rare = bool(varied < 0.05)
+                rare = bool(varied < 0.01)
                 print(f"rewards varied in {float(varied):.4f} of the first transitions", flush=True)
                 self.prior_scale = 0.5 if rare else 0.1
                 self.reward_prior_scale = (share if rare else 0.1) * unit
