@@ -96,6 +96,14 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
             if (step - 1) % cfg.retrain_every == 0:
                 imagine.adapt_horizon(replay)  # as many steps as the models foresaw what came since the last fit
                 run.log("model", fit(replay[:]))  # learn the models
+                rewards = replay[:]["next", "reward"]
+                low, high = cfg.reward_bounds or (float(rewards.min()), float(rewards.max()))
+                loss.set_scales(replay[:]["observation"], (max(high, 0.0) - min(low, 0.0)) or 1.0)
+                done = step / cfg.env_steps
+                if hasattr(loss.utility, "scale"):
+                    loss.utility.scale = min(max((0.7 - done) / 0.3, 0.0), 1.0)
+                for group in optimizer.param_groups:
+                    group["lr"] = group.setdefault("initial_lr", group["lr"]) * min(1.0, 0.1 + 0.9 * (1 - done) / 0.6)
                 run.log("rollout", imagine(imagined_policy, replay[:], model_buffer))  # imagine
             for _ in range(cfg.utd_ratio):
                 run.log("train", update())  # learn values, improve the policy

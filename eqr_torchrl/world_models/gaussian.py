@@ -92,6 +92,7 @@ class GaussianEnsemble(WorldModel):
         log_var_bounds: tuple[float, float] = (-10.0, 0.5),
         learn_termination: bool = False,
         precision: Precision = "auto",
+        rare_prior: Any = None,
     ) -> None:
         flags = {"predicts_reward": learn_reward, "predicts_termination": learn_termination}
         super().__init__(observation_dim, num_members=num_members, **flags)
@@ -105,6 +106,7 @@ class GaussianEnsemble(WorldModel):
         self.action_dim, self.log_var_bounds, self.uses_bf16 = action_dim, tuple(log_var_bounds), uses_bf16(precision)
         self.normalize_targets, self.prior_scale = normalize_targets, prior_scale
         self.reward_prior_scale = reward_prior_scale
+        self.prior_is_fixed_now, self.rare_prior = False, rare_prior
         num_inputs = observation_dim + action_dim
         self.normalizer = Normalizer(num_inputs)
         self.register_buffer("target_mean", torch.zeros(self.noise_dim))
@@ -130,6 +132,14 @@ class GaussianEnsemble(WorldModel):
             if not self.prior_is_fixed:
                 self.prior_normalizer.update(inputs)
                 self.prior_is_fixed.fill_(True)
+            if not self.prior_is_fixed_now and self.rare_prior is not None:
+                reward, (share, unit) = targets[:, -1], self.rare_prior
+                varied = ((reward - reward.median()).abs() > 0.01 * unit).float().mean()
+                rare = bool(varied < 0.01)
+                print(f"rewards varied in {float(varied):.4f} of the first transitions", flush=True)
+                self.prior_scale = 0.5 if rare else 0.1
+                self.reward_prior_scale = (share if rare else 0.1) * unit
+                self.prior_is_fixed_now = True
             size = self.prior_scale * std
             if self.predicts_reward:
                 size[-1] = self.reward_prior_scale
@@ -229,6 +239,7 @@ def make_world_model(
     if reward_prior_share is not None:
         if reward_bounds is None:
             raise ValueError(f"reward_bounds must be known for reward_prior_share={reward_prior_share}, got None.")
-        kwargs["reward_prior_scale"] = reward_prior_share * (reward_bounds[1] - reward_bounds[0])
+        unit = reward_bounds[1] - reward_bounds[0]
+        kwargs |= {"reward_prior_scale": 0.1 * unit, "rare_prior": (reward_prior_share, unit)}
     observation_dim = env.observation_spec["observation"].shape[-1]
     return GaussianEnsemble(observation_dim, env.action_spec_unbatched.shape[-1], **kwargs)
