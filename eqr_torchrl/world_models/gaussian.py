@@ -138,7 +138,7 @@ class GaussianEnsemble(WorldModel):
                 rare = bool(varied < 0.01)
                 print(f"rewards varied in {float(varied):.4f} of the first transitions", flush=True)
                 self.prior_scale = 0.5 if rare else 0.1
-                self.reward_prior_scale = (share if rare else 0.1) * unit
+                self.reward_prior_scale = share * unit if rare else float(std[-1])
                 self.prior_is_fixed_now = True
             size = self.prior_scale * std
             if self.predicts_reward:
