@@ -19,6 +19,7 @@ from torchrl import torchrl_logger
 from torchrl.collectors import Collector
 from torchrl.objectives import SoftUpdate
 
+from eqr_torchrl.functional import reward_unit
 from eqr_torchrl.imagination import TRANSITION_KEYS, make_replay_buffer
 from eqr_torchrl.lab.acting import ActingProcess
 from eqr_torchrl.lab.comparison import plot_learning_curve
@@ -74,6 +75,7 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
     loss = instantiate(cfg.loss, actor, critics)
     loss.make_value_estimator(gamma=cfg.gamma)
     optimizer, updater = instantiate(cfg.optim, loss), SoftUpdate(loss, tau=cfg.tau)
+    anneal = instantiate(cfg.annealing, optimizer, loss.utility)
     update = make_update(
         lambda batch: loss(successors(batch)), optimizer, updater, sample=model_buffer.sample, cuda_graph=cfg.cuda_graph
     )
@@ -101,8 +103,11 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
                 continue
             if (step - 1) % cfg.retrain_every == 0:
                 imagine.adapt_horizon(replay)  # as many steps as the models foresaw what came since the last fit
-                run.log("model", fit(replay[:]))  # learn the models
-                run.log("rollout", imagine(imagined_policy, replay[:], model_buffer))  # imagine
+                data = replay[:]
+                run.log("model", fit(data))  # learn the models
+                loss.set_scales(data["observation"], reward_unit(data["next", "reward"], cfg.reward_bounds))
+                run.log("rollout", imagine(imagined_policy, data, model_buffer))  # imagine
+            anneal(step / cfg.env_steps)
             for _ in range(cfg.utd_ratio):
                 run.log("train", update())  # learn values, improve the policy
 

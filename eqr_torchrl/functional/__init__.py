@@ -11,14 +11,17 @@ from eqr_torchrl.functional.quantiles import (
     wasserstein_distance,
 )
 from eqr_torchrl.functional.rarity import rarity_weights
+from eqr_torchrl.functional.reward_scale import plausible_reward, reward_unit
 
 __all__ = [
     "epistemic_quantile_target",
     "gaussian_nll",
+    "plausible_reward",
     "quantile_huber_loss",
     "quantile_midpoints",
     "quantile_projection",
     "rarity_weights",
+    "reward_unit",
     "soft_clamp",
     "stratified_normal",
     "tanh_normal",

@@ -17,7 +17,8 @@ from eqr_torchrl.networks.normalizer import Normalizer
 class StateActionNetwork(nn.Module):
     """Reads actions in units of their half-range, so that small ones count as much as large ones.
 
-    Values are the network's output times ``value_unit``, so that large and small rewards are learned alike.
+    With a normalizer, observations are read in standard deviations, and values are the network's output times
+    ``value_unit``, so that observations and rewards of any size are learned alike.
     """
 
     action_mid: Tensor
@@ -25,7 +26,11 @@ class StateActionNetwork(nn.Module):
     value_unit: Tensor
 
     def __init__(
-        self, network: nn.Sequential, bounds: tuple[Tensor, Tensor] | None, action_dim: int, normalizer: nn.Module
+        self,
+        network: nn.Sequential,
+        bounds: tuple[Tensor, Tensor] | None,
+        action_dim: int,
+        normalizer: Normalizer | None = None,
     ) -> None:
         super().__init__()
         self.normalizer, self.network = normalizer, network
@@ -37,6 +42,8 @@ class StateActionNetwork(nn.Module):
 
     def set_value_unit(self, unit: Tensor) -> None:
         """The first unit scales the values, and a later one keeps them: the last layer is divided by its growth."""
+        if self.normalizer is None:
+            return
         last = self.network[-1]
         growth = torch.where(self.get_buffer("has_unit"), unit / self.value_unit, 1.0)
         for parameter in last.parameters():
@@ -46,6 +53,8 @@ class StateActionNetwork(nn.Module):
 
     def forward(self, observation: Tensor, action: Tensor) -> Tensor:
         action = (action - self.action_mid) / self.action_half
+        if self.normalizer is None:
+            return self.network(torch.cat([observation, action], -1))
         return self.network(torch.cat([self.normalizer(observation), action], -1)) * self.value_unit
 
 
@@ -67,8 +76,8 @@ def make_critic(
         num_cells: sizes of the hidden layers. Defaults to the paper's 2 x 256.
         activation_class: makes the hidden activations.
         layer_norm: see :func:`~eqr_torchrl.networks.mlp`.
-        normalize: whether observations pass a :class:`~eqr_torchrl.networks.Normalizer`, whose statistics
-            :meth:`~eqr_torchrl.objectives.SoftActorCriticLoss.set_scales` replaces. Defaults to ``False``.
+        normalize: whether observations pass a :class:`~eqr_torchrl.networks.Normalizer`, and values are multiplied by a
+            unit: :meth:`~eqr_torchrl.objectives.SoftActorCriticLoss.set_scales` sets both. Defaults to ``False``.
 
     Returns:
         A module from ``observation`` and ``action`` to ``state_action_value``, in units of return, shape ``[..., N]``.
@@ -88,6 +97,6 @@ def make_critic(
     observation_dim = env.observation_spec["observation"].shape[-1]
     sizes = observation_dim + action_dim, num_cells, num_quantiles
     network = mlp(*sizes, activation_class=activation_class, layer_norm=layer_norm)
-    normalizer = Normalizer(observation_dim) if normalize else nn.Identity()
+    normalizer = Normalizer(observation_dim) if normalize else None
     module = StateActionNetwork(network, action_bounds(spec), action_dim, normalizer)
     return TensorDictModule(module, ["observation", "action"], ["state_action_value"])

@@ -197,10 +197,11 @@ class SoftActorCriticLoss(LossModule):
 
     @torch.no_grad()
     def set_scales(self, observation: Tensor, value_unit: float | None = None) -> None:
-        """Fits networks of :func:`make_actor` and :func:`make_critic` to the scales of the data.
+        """Fits networks of ``make_actor(normalize=True)`` and ``make_critic(normalize=True)`` to scales of the data.
 
         Normalizers take the statistics of ``observation``. Critics, and the temperature with them, learn in
         ``value_unit``: values and temperature are multiplied by the first one, and keep what they are at later ones.
+        Other networks stay as they are.
 
         Args:
             observation: real states, in units of the environment, shape ``[n, S]``.
@@ -219,7 +220,7 @@ class SoftActorCriticLoss(LossModule):
                     if isinstance(module, Normalizer):
                         module.update(observation)
                     if value_unit is not None and isinstance(module, StateActionNetwork):
-                        first |= not module.has_unit
+                        first |= module.normalizer is not None and not module.has_unit
                         module.set_value_unit(self.gamma.new_tensor(value_unit))
         if value_unit is not None and first:
             self.log_alpha += math.log(value_unit)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 from torchrl.envs import EnvBase
 
-from eqr_torchrl.functional import gaussian_nll, soft_clamp
+from eqr_torchrl.functional import gaussian_nll, plausible_reward, soft_clamp
 from eqr_torchrl.networks._cpu import Precision, uses_bf16
 from eqr_torchrl.networks.ensemble import EnsembleLinear
 from eqr_torchrl.networks.normalizer import Normalizer
@@ -55,7 +56,7 @@ class GaussianEnsemble(WorldModel):
         prior_scale: :math:`b` of the change of the observation, in standard deviations of its entries in the data of
             the first fit (of the first in which the entry changes).
         reward_prior_scale: :math:`b` of the reward, in units of the environment: how far a reward that was never seen
-            may plausibly lie from those that were.
+            may plausibly lie from those that were; or a function of the rewards ``[n]`` of the first fit to it.
         log_var_bounds: bounds of the log-variance :math:`\ell`, on the networks' scale, softly enforced for any input.
         learn_termination: whether a small second network of each member learns when episodes end, from
             ``("next", "terminated")`` of the data; if not, the environment needs a termination function.
@@ -88,7 +89,7 @@ class GaussianEnsemble(WorldModel):
         learn_reward: bool = True,
         normalize_targets: bool = True,
         prior_scale: float = 0.0,
-        reward_prior_scale: float = 0.0,
+        reward_prior_scale: float | Callable[[Tensor], float] = 0.0,
         log_var_bounds: tuple[float, float] = (-10.0, 0.5),
         learn_termination: bool = False,
         precision: Precision = "auto",
@@ -100,7 +101,7 @@ class GaussianEnsemble(WorldModel):
         if action_dim < 1:
             raise ValueError(f"action_dim must be positive, got {action_dim}.")
         for name, value in (("prior_scale", prior_scale), ("reward_prior_scale", reward_prior_scale)):
-            if not 0 <= value < float("inf"):
+            if not callable(value) and not 0 <= value < float("inf"):
                 raise ValueError(f"{name} must be finite and not negative, got {value}.")
         self.action_dim, self.log_var_bounds, self.uses_bf16 = action_dim, tuple(log_var_bounds), uses_bf16(precision)
         self.normalize_targets, self.prior_scale = normalize_targets, prior_scale
@@ -113,7 +114,7 @@ class GaussianEnsemble(WorldModel):
         self.register_buffer("prior_is_fixed", torch.tensor(False))
         sizes = [num_inputs, *num_cells, 2 * self.noise_dim]
         self.layers = nn.ModuleList(EnsembleLinear(num_members, a, b) for a, b in pairwise(sizes))
-        has_prior = prior_scale > 0 or (learn_reward and reward_prior_scale > 0)
+        has_prior = prior_scale > 0 or (learn_reward and reward_prior_scale != 0)
         self.prior = RandomPrior(num_members, num_inputs, self.noise_dim) if has_prior else None
         self.prior_normalizer = Normalizer(num_inputs) if has_prior else None
         self.termination = TerminationNetwork(num_members, num_inputs) if learn_termination else None
@@ -131,8 +132,9 @@ class GaussianEnsemble(WorldModel):
                 self.prior_normalizer.update(inputs)
                 self.prior_is_fixed.fill_(True)
             size = self.prior_scale * std
-            if self.predicts_reward:
-                size[-1] = self.reward_prior_scale
+            if self.predicts_reward and self.prior_size[-1] == 0:
+                scale = self.reward_prior_scale
+                size[-1] = scale(targets[:, -1]) if callable(scale) else scale
             self.prior_size.copy_(torch.where(self.prior_size > 0, self.prior_size, size))
         if self.normalize_targets:
             self.target_mean.copy_(mean)
@@ -209,26 +211,25 @@ class GaussianEnsemble(WorldModel):
 def make_world_model(
     env: EnvBase,
     *,
-    reward_prior_share: float | None = None,
-    reward_bounds: tuple[float, float] | None = None,
+    reward_prior_scale: float | None = 0.0,
+    reward_bounds: Sequence[float] | None = None,
     **kwargs: Any,
 ) -> GaussianEnsemble:
     """A :class:`GaussianEnsemble` of the sizes of an environment.
 
     Args:
         env: environment with a vector ``observation``, shape ``[S]``, and a vector ``action``, shape ``[A]``.
-        reward_prior_share: ``reward_prior_scale`` as a share of the range of ``reward_bounds``: one setting for tasks
-            whose rewards differ in size. Defaults to ``None``: ``reward_prior_scale`` counts.
-        reward_bounds: smallest and largest reward of a step, if known.
+        reward_prior_scale: see :class:`GaussianEnsemble`; ``None`` takes :func:`~eqr_torchrl.functional.plausible_reward`
+            of the first data: one setting for tasks whose rewards differ in size and in how often they come.
+        reward_bounds: smallest and largest reward of a step, if known, for that.
         **kwargs: further arguments of :class:`GaussianEnsemble`.
 
     Examples:
         >>> make_world_model(toy_env(), num_members=2, num_cells=(8,)).noise_dim
         4
     """
-    if reward_prior_share is not None:
-        if reward_bounds is None:
-            raise ValueError(f"reward_bounds must be known for reward_prior_share={reward_prior_share}, got None.")
-        kwargs["reward_prior_scale"] = reward_prior_share * (reward_bounds[1] - reward_bounds[0])
+    kwargs["reward_prior_scale"] = reward_prior_scale
+    if reward_prior_scale is None:
+        kwargs["reward_prior_scale"] = partial(plausible_reward, bounds=reward_bounds)
     observation_dim = env.observation_spec["observation"].shape[-1]
     return GaussianEnsemble(observation_dim, env.action_spec_unbatched.shape[-1], **kwargs)

@@ -23,9 +23,10 @@ def env_with_bounds(low: float, high: float):
     return env
 
 
-def make_loss(kind, env, **options) -> Any:
+def make_loss(kind, env, *, normalize=False, **options) -> Any:
     torch.manual_seed(0)
-    loss = kind(make_actor(env, num_cells=(16, 16)), make_critic(env, num_quantiles=3, num_cells=(16, 16)), **options)
+    sizes = {"num_cells": (16, 16), "normalize": normalize}
+    loss = kind(make_actor(env, **sizes), make_critic(env, num_quantiles=3, **sizes), **options)
     loss.make_value_estimator(gamma=0.9)
     loss.__dict__["updater"] = SoftUpdate(loss, tau=0.1)
     return loss
@@ -109,12 +110,13 @@ def test_a_later_unit_of_value_keeps_values_and_temperature(kind):
 
 
 def test_the_first_unit_of_value_is_that_of_values_and_temperature():
-    loss = make_loss(MemberwiseSACLoss, toy_env(), alpha_init=0.1)
     states, action = {"observation": torch.ones(2, 3)}, torch.zeros(2, 1)
-    before = loss._values("target", states, action)
-    loss.set_scales(torch.randn(9, 3), 50.0)
-    torch.testing.assert_close(loss._values("target", states, action), 50 * before)
-    assert loss.log_alpha.exp().item() == pytest.approx(5.0)  # 0.1 x 50
+    for normalize, factor in ((True, 50.0), (False, 1.0)):
+        loss = make_loss(MemberwiseSACLoss, toy_env(), normalize=normalize, alpha_init=0.1)
+        before = loss._values("target", states, action)
+        loss.set_scales(torch.tensor([[-1.0] * 3, [1.0] * 3]) / 2**0.5, 50.0)  # mean 0, deviation 1
+        torch.testing.assert_close(loss._values("target", states, action), factor * before)
+        assert loss.log_alpha.exp().item() == pytest.approx(0.1 * factor)
 
 
 def test_normalised_networks_read_observations_in_standard_deviations():

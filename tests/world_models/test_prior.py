@@ -9,7 +9,8 @@ import torch
 from tensordict import TensorDict
 
 from eqr_torchrl.networks import RandomPrior
-from eqr_torchrl.world_models import FixedStepsFit, GaussianEnsemble
+from eqr_torchrl.testing import toy_env
+from eqr_torchrl.world_models import FixedStepsFit, GaussianEnsemble, make_world_model
 
 
 def transitions(rows: int, *, reward_scale: float = 1.0) -> TensorDict:
@@ -169,11 +170,14 @@ def test_what_is_trained_follows_the_standardisation_so_that_data_are_met_after_
         assert (loc[..., 2:] - rows["next", "reward"]).square().mean().sqrt() < 1.5  # the priors have 5
 
 
-def test_a_share_of_the_range_of_rewards_is_a_scale_in_units():
-    from eqr_torchrl.testing import toy_env
-    from eqr_torchrl.world_models import make_world_model
-
-    model = make_world_model(toy_env(), num_cells=(8,), reward_prior_share=0.1, reward_bounds=(-10.0, 40.0))
-    assert model.reward_prior_scale == pytest.approx(5.0)
-    with pytest.raises(ValueError, match=r"reward_bounds must be known for reward_prior_share=0.1, got None"):
-        make_world_model(toy_env(), reward_prior_share=0.1)
+@pytest.mark.parametrize(("reward", "size"), [(0.0, 25.0), (20.0, 11.55)])  # rare: half of 50; uniform: 40 / sqrt(12)
+def test_the_first_rewards_may_choose_the_prior_of_the_reward(reward, size):
+    model = make_world_model(toy_env(2), num_cells=(8,), reward_prior_scale=None, reward_bounds=(-10.0, 40.0))
+    data = transitions(2000)
+    data["next", "reward"] = reward * (2 * torch.rand(2000, 1) - 1)
+    fit = FixedStepsFit(model, num_steps=2)
+    fit(data)
+    assert model.prior_size[-1].item() == pytest.approx(size, rel=0.03)
+    data["next", "reward"][:] = torch.randn(2000, 1)
+    fit(data)
+    assert model.prior_size[-1].item() == pytest.approx(size, rel=0.03)  # for good
