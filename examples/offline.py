@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from torchrl import torchrl_logger
 from torchrl.objectives import SoftUpdate
 
+from eqr_torchrl.functional import reward_unit
 from eqr_torchrl.imagination import ModelBasedEnv
 from eqr_torchrl.lab import logs
 from eqr_torchrl.lab.comparison import plot_learning_curve
@@ -58,6 +59,7 @@ def main(cfg: DictConfig) -> float | None:
     with run:
         for step in run.steps():
             if step < 1:
+                loss.set_scales(train["observation"], reward_unit(train["next", "reward"]))
                 # learn the models, and others to judge in, whose errors the policy cannot learn to exploit
                 run.log("model", {"policy": fit(train), "judges": fit_judges(train)})
                 run.log("clone", logs.clone_behaviour(actor, train, num_steps=cfg.clone_steps))

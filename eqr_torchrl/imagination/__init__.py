@@ -6,6 +6,7 @@ from eqr_torchrl.imagination.buffers import make_model_buffer, make_replay_buffe
 from eqr_torchrl.imagination.horizon import newest_transitions, open_loop_errors, steps_within
 from eqr_torchrl.imagination.member_buffers import MemberReplayBuffers, make_member_buffers
 from eqr_torchrl.imagination.model_based import ModelBasedEnv
+from eqr_torchrl.imagination.real_successors import RealSuccessors
 from eqr_torchrl.imagination.rollouts import TRANSITION_KEYS, BranchedRollouts, branched_rollout
 from eqr_torchrl.imagination.successors import EnsembleSuccessors
 from eqr_torchrl.imagination.terminations import TerminationFn, never_terminates
@@ -16,6 +17,7 @@ __all__ = [
     "EnsembleSuccessors",
     "MemberReplayBuffers",
     "ModelBasedEnv",
+    "RealSuccessors",
     "TerminationFn",
     "branched_rollout",
     "make_member_buffers",

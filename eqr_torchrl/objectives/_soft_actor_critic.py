@@ -43,7 +43,8 @@ class SoftActorCriticLoss(LossModule):
         utility: what the policy ascends of the critics' values. Defaults to :class:`~eqr_torchrl.utility.MeanUtility`.
         num_qvalue_nets: number of critics. Defaults to the number given; of one critic, copies with new weights are
             made.
-        alpha_init: initial entropy temperature, in units of reward per nat. Defaults to ``1.0``.
+        alpha_init: initial entropy temperature, in units of reward per nat, or of ``value_unit`` (:meth:`set_scales`).
+            Defaults to ``1.0``.
         min_alpha: smallest temperature. Defaults to ``None``: no bound.
         max_alpha: largest temperature. Defaults to ``None``: no bound.
         fixed_alpha: whether the temperature stays at ``alpha_init``. Defaults to ``False``.
@@ -149,7 +150,7 @@ class SoftActorCriticLoss(LossModule):
         self._target = actor_view, policy_steps(actor_view), view(self.qvalue_network)
 
         device = next(self.parameters()).device
-        log_alpha = torch.tensor(math.log(alpha_init), device=device)
+        log_alpha = torch.tensor(math.log(alpha_init * float(self.value_unit)), device=device)
         if fixed_alpha:
             self.register_buffer("log_alpha", log_alpha)
         else:
