@@ -18,7 +18,7 @@ from torchrl.collectors import Collector
 from torchrl.objectives import SoftUpdate
 
 from eqr_torchrl.functional import reward_unit
-from eqr_torchrl.imagination import TRANSITION_KEYS, make_replay_buffer
+from eqr_torchrl.imagination import TRANSITION_KEYS, RealSuccessors, make_replay_buffer
 from eqr_torchrl.lab.acting import ActingProcess
 from eqr_torchrl.lab.comparison import plot_learning_curve
 from eqr_torchrl.lab.diagnostics import plot_start_values
@@ -68,6 +68,7 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
         replay.extend(read_transitions(cfg.data.path, columns=cfg.data.columns).select(*TRANSITION_KEYS))
     model_buffer = instantiate(cfg.model_buffer, imagine.capacity, batch_size=cfg.batch_size, device=cfg.device)
     successors = instantiate(cfg.successors, imagine.model_env)  # EQR: K next states from each member
+    successors = RealSuccessors(successors, replay, share=cfg.real_share)
     loss = instantiate(cfg.loss, actor, critics)
     loss.make_value_estimator(gamma=cfg.gamma)
     optimizer, updater = instantiate(cfg.optim, loss), SoftUpdate(loss, tau=cfg.tau)

@@ -10,6 +10,7 @@ from eqr_torchrl.imagination.buffers import (
 )
 from eqr_torchrl.imagination.horizon import newest_transitions, open_loop_errors, steps_within
 from eqr_torchrl.imagination.model_based import ModelBasedEnv
+from eqr_torchrl.imagination.real_successors import RealSuccessors
 from eqr_torchrl.imagination.rollouts import TRANSITION_KEYS, BranchedRollouts, branched_rollout
 from eqr_torchrl.imagination.successors import EnsembleSuccessors
 from eqr_torchrl.imagination.terminations import TerminationFn, never_terminates
@@ -20,6 +21,7 @@ __all__ = [
     "EnsembleSuccessors",
     "MemberReplayBuffers",
     "ModelBasedEnv",
+    "RealSuccessors",
     "TerminationFn",
     "branched_rollout",
     "make_member_buffers",
