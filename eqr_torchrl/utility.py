@@ -26,6 +26,7 @@ class MeanUtility(nn.Module):
     """
 
     def forward(self, quantiles: Tensor) -> Tensor:
+        """Value of quantiles of shape ``[..., N]``, in units of return, shape ``[...]``."""
         return quantiles.mean(-1)
 
 
@@ -52,12 +53,16 @@ class OptimisticUtility(nn.Module):
         self.scale = scale
 
     def forward(self, quantiles: Tensor) -> Tensor:
+        """Value of quantiles of shape ``[..., N]``, in units of return, shape ``[...]``."""
         mean = quantiles.mean(-1, keepdim=True)
         variance = (quantiles - mean).square().sum(-1) / max(quantiles.shape[-1] - 1, 1)
         # sqrt has no gradient at zero: substitute one there, and drop the result
         positive = variance > 0
         std = torch.where(positive, torch.where(positive, variance, 1.0).sqrt(), 0.0)
         return mean.squeeze(-1) + self.scale * std
+
+    def extra_repr(self) -> str:
+        return f"scale={self.scale}"
 
 
 class QuantileUtility(nn.Module):
@@ -80,10 +85,14 @@ class QuantileUtility(nn.Module):
         self.level = level
 
     def forward(self, quantiles: Tensor) -> Tensor:
+        """Value of quantiles of shape ``[..., N]``, in units of return, shape ``[...]``."""
         num_quantiles = quantiles.shape[-1]
         # the small term absorbs rounding of the product
         index = min(max(math.ceil(self.level * num_quantiles - 1 - 1e-9), 0), num_quantiles - 1)
         return quantiles.sort(dim=-1).values[..., index]
+
+    def extra_repr(self) -> str:
+        return f"level={self.level}"
 
 
 class CVaRUtility(nn.Module):
@@ -109,11 +118,15 @@ class CVaRUtility(nn.Module):
         self.tail_mass = tail_mass
 
     def forward(self, quantiles: Tensor) -> Tensor:
+        """Value of quantiles of shape ``[..., N]``, in units of return, shape ``[...]``."""
         edge = self.tail_mass * quantiles.shape[-1]
         position = torch.arange(quantiles.shape[-1], device=quantiles.device, dtype=quantiles.dtype)
         # the worst quantile alone where the tail is smaller, however small: its weight is edge / edge
         weight = (max(edge, 1.0) - position).clamp(0, 1) / max(edge, 1.0)
         return (quantiles.sort(dim=-1).values * weight).sum(-1)
+
+    def extra_repr(self) -> str:
+        return f"tail_mass={self.tail_mass}"
 
 
 class EntropicUtility(nn.Module):
@@ -139,6 +152,7 @@ class EntropicUtility(nn.Module):
         self.risk_aversion = risk_aversion
 
     def forward(self, quantiles: Tensor) -> Tensor:
+        """Value of quantiles of shape ``[..., N]``, in units of return, shape ``[...]``."""
         mean, c = quantiles.mean(-1, keepdim=True), self.risk_aversion
         if c == 0:
             return mean.squeeze(-1)
@@ -147,3 +161,6 @@ class EntropicUtility(nn.Module):
         shift = exponent.detach().amax(-1, keepdim=True).clamp_min(1.0) - 1.0
         log_mean = torch.expm1(exponent - shift).mean(-1).log1p() + shift.squeeze(-1)
         return mean.squeeze(-1) - log_mean / c
+
+    def extra_repr(self) -> str:
+        return f"risk_aversion={self.risk_aversion}"
