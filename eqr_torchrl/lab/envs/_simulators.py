@@ -184,10 +184,12 @@ def _open_dmc(name: str, max_episode_steps: int | None, arguments: dict[str, Any
         raise ValueError(f"unknown task {name!r}: {_close(name, [f'dmc/{d}-{t}' for d, t in suite.ALL_TASKS])}")
     try:
         raw = suite.load(domain, task, task_kwargs=dict(arguments))
+        if max_episode_steps is not None:
+            # the suite counts seconds; half a step less than the limit is safe from rounding
+            seconds = (max_episode_steps - 0.5) * raw.control_timestep()
+            raw = suite.load(domain, task, task_kwargs={**arguments, "time_limit": seconds})
     except TypeError as error:
         raise ValueError(f"{name} does not take {', '.join(arguments)}: {error}.") from error
-    if max_episode_steps is not None:
-        raw._step_limit = max_episode_steps
     if (domain, task) == ("quadruped", "escape"):
         _render_only_on_request(raw)
     return DMControlReader(raw)
