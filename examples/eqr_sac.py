@@ -28,7 +28,7 @@ from eqr_torchrl.lab.logs import read_transitions
 from eqr_torchrl.lab.memory import buffer_memory, check_memory
 from eqr_torchrl.lab.runs import LoopSettings, Run, load_agent
 from eqr_torchrl.lab.runs.cli import run_hydra
-from eqr_torchrl.objectives import make_update
+from eqr_torchrl.objectives import SoftActorCriticLoss, make_update
 
 
 def main(cfg: DictConfig) -> float | None:
@@ -102,7 +102,7 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
                 imagine.adapt_horizon(replay)  # as many steps as the models foresaw what came since the last fit
                 data = replay[:]
                 run.log("model", fit(data))  # learn the models
-                if cfg.critic.normalize:
+                if isinstance(loss, SoftActorCriticLoss):  # networks with normalize=true follow the data
                     loss.set_scales(data["observation"], reward_unit(data["next", "reward"], cfg.reward_bounds))
                 run.log("rollout", imagine(imagined_policy, data, model_buffer))  # imagine
             anneal(step / cfg.env_steps)

@@ -25,8 +25,6 @@ from eqr_torchrl.lab.evaluation import seed_everything
 
 __all__ = ["ActingProcess"]
 
-__all__ = ["ActingProcess"]
-
 _TO_CLOSE = 60.0  # seconds, for an environment that has to come to rest
 
 
