@@ -194,6 +194,12 @@ def test_steps_of_several_environments_are_counted_one_by_one_and_make_their_upd
     assert {row["episode_length"] for row in read_csv(folder / "evaluations.csv")} == {"5"}
 
 
+def test_a_policy_alone_may_be_normalised(start):
+    folder, _ = start("policy", "actor.normalize=true", "critic.normalize=false")
+    normalizer = load_agent(folder).actor[0].module.network[0]
+    assert normalizer.mean.abs().min() > 0 and (normalizer.std != 1).all()  # 0 and 1 before the first fit
+
+
 def test_a_run_in_two_environments_resumes_to_the_letter(start):
     # after 8 steps of warm-up and episodes of 5, the first environment ends with step 1, whose other half is dropped
     two = ["env.num_envs=2", "+env.parallel=false", "warmup_steps=8", "checkpoint_every=1", "keep_checkpoints=9"]
