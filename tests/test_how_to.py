@@ -35,8 +35,8 @@ FEW = {
     "compare.py": ["--no-figures"],
     "check.py": ["--num-steps", "20"],
 }
-# what has a test of its own (launchers, wandb, videos, parts of one's own) or no toy size
-ELSEWHERE = ("hydra/launcher", "logger=wandb", "--video", "crane:Crane", "my_plant", "world_model=own", "budget=paper")
+# what has a test of its own (launchers, searches, wandb, videos, parts of one's own) or no toy size
+ELSEWHERE = ("hydra/", "logger=wandb", "--video", "crane:Crane", "my_plant", "world_model=own", "budget=paper")
 
 
 def commands(page: Path) -> list[list[str]]:

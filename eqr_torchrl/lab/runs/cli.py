@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep
 from hydra.errors import HydraException, InstantiationException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
@@ -385,9 +386,11 @@ def _parse(texts: Sequence[str]) -> list[Any]:
 
 
 def _values(override: Any) -> list[str]:
-    """The override once for each value of its sweep; itself if it is none."""
+    """The override once for each value of its sweep, or for both ends of an interval; itself if it is none."""
     if not override.is_sweep_override():
         return [override.input_line]
+    if isinstance(sweep := override.value(), IntervalSweep):  # of a search, such as Optuna's
+        return [f"{override.get_key_element()}={value}" for value in (sweep.start, sweep.end)]
     return [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
 
 

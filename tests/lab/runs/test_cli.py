@@ -180,6 +180,7 @@ def test_a_mistake_is_one_line_that_names_what_is_valid(configs, capsys, mistake
         ("stepz=1,2", "unknown key stepz"),
         ("algorithm=mbpo,eqr_sac successors.num_next_states=8", "unknown key successors.num_next_states"),
         ("algorithm=eqr_sac,incomplete", "a value is needed for successors"),
+        ("steps=interval(2,2.5)", "steps must be an integer, got 2.5"),
     ],
 )
 def test_every_choice_of_a_sweep_is_checked_before_the_first_job(configs, capsys, sweep, message):
