@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from eqr_torchrl.lab.command import parser_of, run_command
+from eqr_torchrl.lab._command import parser_of, run_command
 from eqr_torchrl.lab.comparison import (
     PAPER_SMOOTHING,
     aggregate_table,

@@ -25,7 +25,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torchrl.envs import EnvBase
 
-from eqr_torchrl.lab.command import parser_of, run_command
+from eqr_torchrl.lab._command import parser_of, run_command
 from eqr_torchrl.lab.diagnostics import (
     Episodes,
     calibration_error,

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from eqr_torchrl.lab.command import parser_of, run_command
+from eqr_torchrl.lab._command import parser_of, run_command
 from eqr_torchrl.lab.runs import load_agent
 
 RENDERING = "without a display, set MUJOCO_GL=egl or MUJOCO_GL=osmesa; classic control needs pip install pygame"

@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from torchrl.collectors import Collector
 from torchrl.objectives import SoftUpdate
 
+from eqr_torchrl.functional import reward_unit
 from eqr_torchrl.imagination import TRANSITION_KEYS, make_replay_buffer
 from eqr_torchrl.lab.comparison import plot_learning_curve
 from eqr_torchrl.lab.envs import open_envs
@@ -23,7 +24,7 @@ from eqr_torchrl.lab.evaluation import evaluate, seed_everything
 from eqr_torchrl.lab.memory import buffer_memory, check_memory
 from eqr_torchrl.lab.runs import LoopSettings, Run
 from eqr_torchrl.lab.runs.cli import run_hydra
-from eqr_torchrl.objectives import make_update
+from eqr_torchrl.objectives import SoftActorCriticLoss, make_update
 
 
 def main(cfg: DictConfig) -> float | None:
@@ -58,6 +59,8 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
     with run:
         for step in run.steps():  # negative in the warm-up, with the initial policy
             replay.extend(next(transitions).select(*TRANSITION_KEYS))  # act
+            if step == 1 and isinstance(loss, SoftActorCriticLoss):  # networks with normalize=true fit the warm-up
+                loss.set_scales(replay[:]["observation"], reward_unit(replay[:]["next", "reward"]))
             for _ in range(cfg.utd_ratio if step > 0 else 0):
                 run.log("train", update())  # learn values, improve the policy
     if run.last_return is not None:

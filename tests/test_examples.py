@@ -200,6 +200,17 @@ def test_a_policy_alone_may_be_normalised(start):
     assert normalizer.mean.abs().min() > 0 and (normalizer.std != 1).all()  # 0 and 1 before the first fit
 
 
+def test_networks_of_a_model_free_run_may_be_normalised(start):
+    quantiles = ["loss=epistemic_quantile", "critic=quantile", "critic.num_quantiles=3"]
+    folder, _ = start(
+        "free", *quantiles, "actor.normalize=true", "critic.normalize=true", script="sac", tiny=MODEL_FREE
+    )
+    agent = load_agent(folder)
+    for normalizer in (agent.actor[0].module.network[0], agent.critics[0].module.normalizer):
+        assert normalizer.mean.abs().min() > 0 and (normalizer.std != 1).all()  # 0 and 1 if nothing sets them
+    assert agent.loss.value_unit > 1  # rewards of the pendulum down to -16
+
+
 def test_a_run_in_two_environments_resumes_to_the_letter(start):
     # after 8 steps of warm-up and episodes of 5, the first environment ends with step 1, whose other half is dropped
     two = ["env.num_envs=2", "+env.parallel=false", "warmup_steps=8", "checkpoint_every=1", "keep_checkpoints=9"]

@@ -50,6 +50,8 @@ class RealSuccessors:
             return self.successors(batch)
         rest: Any = batch[count:]
         imagined = self.successors(rest)
+        if imagined.get("next", None) is None:
+            raise ValueError(f'share must be 0 for batches without "next", of members\' buffers: got {self.share}.')
         real: Any = self.replay[torch.randint(len(self.replay), (count,))].to(imagined.device)
         size = (count, *imagined["next"].shape[1:])
         outcome = real["next"].select(*_OUTCOME).view(count, *[1] * (len(size) - 1))

@@ -86,3 +86,9 @@ def test_members_learn_one_value_of_what_was_seen(replay):
 def test_a_share_that_leaves_nothing_imagined_is_refused(replay, share):
     with pytest.raises(ValueError, match=rf"share must be in \[0, 1\), got {share}"):
         RealSuccessors(imagined(), replay, share=share)
+
+
+def test_batches_of_each_member_take_no_real_rows(replay):
+    rows = toy_batch(B=8).select("observation")  # those of the policy; the members' own are under another key
+    with pytest.raises(ValueError, match='share must be 0 for batches without "next", of members\' buffers: got 0.5'):
+        RealSuccessors(lambda batch: batch, replay, share=0.5)(rows)

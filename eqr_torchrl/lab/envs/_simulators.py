@@ -124,7 +124,7 @@ def _check_limit(env: EnvBase, max_episode_steps: int | None) -> None:
     if isinstance(env, GymWrapper):
         own = getattr(env._env.spec, "max_episode_steps", None)
     elif isinstance(env, DMControlWrapper):
-        own = env._env._step_limit
+        own = getattr(env._env, "_step_limit", None)  # dm_control publishes neither it nor the time limit
     if own is not None and max_episode_steps is not None and max_episode_steps > own:
         raise ValueError(
             f"max_episode_steps must be at most {own:.0f}, the limit of the TorchRL environment: got "

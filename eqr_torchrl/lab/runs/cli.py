@@ -109,7 +109,7 @@ def run_hydra(
         if isinstance(error, KeyboardInterrupt):
             text, status = str(error) or "interrupted", 130
         elif not isinstance(error, (CommandLineError, argparse.ArgumentError)):
-            text, status = f"{text} (set HYDRA_FULL_ERROR=1 for the traceback)", 1
+            text, status = f"error: {_typed(words, one_line(error))}{one_line(error)}", 1
         print(text, file=sys.stderr, flush=True)
         sys.exit(status)
 
@@ -219,7 +219,8 @@ class _Script(NamedTuple):
             "Parts, each with the choice that is set (group=choice sets another):\n\n" + "\n".join(lines) + "\n\n"
             f"All settings (key=value sets another):\n\n{OmegaConf.to_yaml(config)}\n"
             "--multirun runs every combination of comma-separated values; --config-dir FOLDER adds choices of your "
-            "own;\n--cfg job prints the settings alone; --hydra-help explains the other options of Hydra."
+            "own;\n--cfg job prints the settings alone; --hydra-help explains the other options of Hydra.\n"
+            "HYDRA_FULL_ERROR=1 in the environment shows the tracebacks of errors."
         )
 
     def _choices(self, group: str) -> list[str]:
@@ -367,6 +368,15 @@ def one_line(error: BaseException) -> str:
         names = re.findall(r"'(\w+)'", match[2])
         return f"{key}: {match[1]} needs {' and '.join(names)}: add {' '.join(f'+{key}.{name}=...' for name in names)}"
     return f"{key} cannot be built: {type(cause).__name__}: {reason}"
+
+
+def _typed(words: Sequence[str], text: str) -> str:
+    """The typed setting whose value a message quotes, to stand before it; nothing if the message names a typed one."""
+    settings = {key: value for key, equals, value in (word.partition("=") for word in words) if equals and value}
+    if any(re.search(rf"\b{re.escape(key.rpartition('.')[2])}\b", text) for key in settings):
+        return ""
+    found = [f"{k}={v}: " for k, v in settings.items() if re.search(rf"(got |'){re.escape(v)}(?!\w|\.\d)", text)]
+    return found[0] if len(found) == 1 else ""
 
 
 def _parse(texts: Sequence[str]) -> list[Any]:

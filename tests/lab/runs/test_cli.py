@@ -245,10 +245,27 @@ def test_an_error_of_the_script_is_one_line(configs, capsys, kind):
     with pytest.raises(SystemExit) as stopped:
         run_hydra(main, configs, "script", [])
     assert stopped.value.code == 1
-    assert (
-        capsys.readouterr().err
-        == "error: num_members must be positive: got 0 (set HYDRA_FULL_ERROR=1 for the traceback)\n"
-    )
+    assert capsys.readouterr().err == "error: num_members must be positive: got 0\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "told"),
+    [
+        ("out=/tmp gamma=0.5", "source must be a run folder: got /tmp.", "out=/tmp: source must be a run folder"),
+        ("gamma=0.5 steps=3", "share must be below 1, got 0.5.", "gamma=0.5: share must be below 1"),
+        ("out=here", "[Errno 2] No such file: 'here/x'", "out=here: [Errno 2]"),
+        ("gamma=0.5 steps=3", "gamma must be below 0.1, got 0.5.", "gamma must be below"),  # it is named already
+        ("steps=1", "share must be below 1, got 1.5.", "share must"),  # another number
+        ("gamma=1 steps=1", "share must be below 1, got 1.", "share must"),  # one of the two
+    ],
+)
+def test_an_error_names_the_setting_whose_value_it_quotes(configs, capsys, words, text, told):
+    def main(cfg):
+        raise ValueError(text)
+
+    with pytest.raises(SystemExit):
+        run_hydra(main, configs, "script", words.split())
+    assert capsys.readouterr().err.startswith(f"error: {told}")
 
 
 def test_an_error_inside_instantiate_is_the_one_that_is_told(configs, capsys):
@@ -276,7 +293,7 @@ def test_a_part_that_lacks_an_argument_is_told_in_the_words_of_the_command_line(
     with pytest.raises(SystemExit) as stopped:
         run_hydra(main, configs, "script", [])
     assert stopped.value.code == 1
-    assert capsys.readouterr().err == f"error: {message} (set HYDRA_FULL_ERROR=1 for the traceback)\n"
+    assert capsys.readouterr().err == f"error: {message}\n"
 
 
 def test_a_resumed_run_keeps_its_settings_but_for_those_that_are_typed(configs, tmp_path, capsys):
