@@ -16,21 +16,13 @@ torch.set_num_threads(1)  # tiny tensors: more threads only add waiting
 
 @pytest.fixture(autouse=True)
 def _example_names(doctest_namespace: dict[str, object], tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Puts into docstring examples the names that they use without importing them."""
+    """Puts into docstring examples the names that they use without importing them, all of the method among them."""
     from torchrl.objectives import SoftUpdate
 
-    from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic, toy_env
+    import eqr_torchrl
 
-    doctest_namespace.update(
-        folder=tmp_path_factory.getbasetemp(),
-        torch=torch,
-        nn=torch.nn,
-        SoftUpdate=SoftUpdate,
-        toy_actor=toy_actor,
-        toy_batch=toy_batch,
-        toy_critic=toy_critic,
-        toy_env=toy_env,
-    )
+    doctest_namespace.update({name: getattr(eqr_torchrl, name) for name in eqr_torchrl.__all__})
+    doctest_namespace.update(folder=tmp_path_factory.getbasetemp(), torch=torch, nn=torch.nn, SoftUpdate=SoftUpdate)
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,7 @@ from eqr_torchrl.world_models import EarlyStoppingFit, FixedStepsFit, GaussianEn
 class NoBootstrap(FixedStepsFit):
     """The default fit, with all rows in every member's sample."""
 
-    def _fit(self, rows, generator, progress):
+    def _fit(self, rows):
         chances = rarity_weights(rows.targets, self.rare_threshold or math.inf)
         index = chances.expand(self.world_model.num_members, -1).multinomial(self.num_steps * self.batch_size, True)
         for batch in index.split(self.batch_size, dim=1):
@@ -39,7 +39,7 @@ class NoBootstrap(FixedStepsFit):
 class HeldOutEpisodes(EarlyStoppingFit):
     """Early stopping on whole episodes of 1,000 steps (the last one may be shorter) instead of on single rows."""
 
-    def _fit(self, rows, generator, progress):
+    def _fit(self, rows):
         def by_episode(size, **kwargs):
             if size != rows.num_rows:  # the order of an epoch
                 return draw(size, **kwargs)
@@ -48,7 +48,7 @@ class HeldOutEpisodes(EarlyStoppingFit):
 
         draw = torch.randperm
         with mock.patch("torch.randperm", by_episode):
-            return super()._fit(rows, generator, progress)
+            return super()._fit(rows)
 
 
 RULES: dict[str, Callable[[GaussianEnsemble], WorldModelFit]] = {

@@ -15,7 +15,13 @@ from torch import Tensor, nn
 __all__ = ["CVaRUtility", "EntropicUtility", "MeanUtility", "OptimisticUtility", "QuantileUtility"]
 
 
-class MeanUtility(nn.Module):
+class _Utility(nn.Module):
+    def extra_repr(self) -> str:
+        names = [name for name in vars(self) if name[0] != "_" and name != "training"]
+        return ", ".join(f"{name}={getattr(self, name)}" for name in names)
+
+
+class MeanUtility(_Utility):
     r"""Risk-neutral: the mean of the value distribution.
 
     .. math:: f(q) = \tfrac1N \sum_i q_i
@@ -26,11 +32,10 @@ class MeanUtility(nn.Module):
     """
 
     def forward(self, quantiles: Tensor) -> Tensor:
-        """Value of quantiles of shape ``[..., N]``, in units of return, shape ``[...]``."""
         return quantiles.mean(-1)
 
 
-class OptimisticUtility(nn.Module):
+class OptimisticUtility(_Utility):
     r"""Optimism in the face of uncertainty: mean plus ``scale`` unbiased standard deviations.
 
     .. math:: f(q) = \bar q + c \sqrt{\tfrac{1}{N - 1} \sum_i (q_i - \bar q)^2}
@@ -53,7 +58,6 @@ class OptimisticUtility(nn.Module):
         self.scale = scale
 
     def forward(self, quantiles: Tensor) -> Tensor:
-        """Value of quantiles of shape ``[..., N]``, in units of return, shape ``[...]``."""
         mean = quantiles.mean(-1, keepdim=True)
         variance = (quantiles - mean).square().sum(-1) / max(quantiles.shape[-1] - 1, 1)
         # sqrt has no gradient at zero: substitute one there, and drop the result
@@ -61,11 +65,8 @@ class OptimisticUtility(nn.Module):
         std = torch.where(positive, torch.where(positive, variance, 1.0).sqrt(), 0.0)
         return mean.squeeze(-1) + self.scale * std
 
-    def extra_repr(self) -> str:
-        return f"scale={self.scale}"
 
-
-class QuantileUtility(nn.Module):
+class QuantileUtility(_Utility):
     r"""One quantile of the value distribution: above one half optimistic, below pessimistic.
 
     The quantile whose midpoint level :math:`(2i - 1) / 2N` is nearest to ``level``, the lower one on ties.
@@ -85,17 +86,13 @@ class QuantileUtility(nn.Module):
         self.level = level
 
     def forward(self, quantiles: Tensor) -> Tensor:
-        """Value of quantiles of shape ``[..., N]``, in units of return, shape ``[...]``."""
         num_quantiles = quantiles.shape[-1]
         # the small term absorbs rounding of the product
         index = min(max(math.ceil(self.level * num_quantiles - 1 - 1e-9), 0), num_quantiles - 1)
         return quantiles.sort(dim=-1).values[..., index]
 
-    def extra_repr(self) -> str:
-        return f"level={self.level}"
 
-
-class CVaRUtility(nn.Module):
+class CVaRUtility(_Utility):
     r"""Risk-averse: mean of the worst ``tail_mass`` of the value distribution (lower-tail CVaR, expected shortfall).
 
     .. math:: f(q) = \frac{1}{\beta} \int_0^\beta F^{-1}(u)\, du
@@ -118,18 +115,14 @@ class CVaRUtility(nn.Module):
         self.tail_mass = tail_mass
 
     def forward(self, quantiles: Tensor) -> Tensor:
-        """Value of quantiles of shape ``[..., N]``, in units of return, shape ``[...]``."""
         edge = self.tail_mass * quantiles.shape[-1]
         position = torch.arange(quantiles.shape[-1], device=quantiles.device, dtype=quantiles.dtype)
         # the worst quantile alone where the tail is smaller, however small: its weight is edge / edge
         weight = (max(edge, 1.0) - position).clamp(0, 1) / max(edge, 1.0)
         return (quantiles.sort(dim=-1).values * weight).sum(-1)
 
-    def extra_repr(self) -> str:
-        return f"tail_mass={self.tail_mass}"
 
-
-class EntropicUtility(nn.Module):
+class EntropicUtility(_Utility):
     r"""Certainty equivalent under exponential utility.
 
     .. math:: f(q) = -\tfrac1c \log \tfrac1N \sum_i e^{-c q_i}
@@ -152,7 +145,6 @@ class EntropicUtility(nn.Module):
         self.risk_aversion = risk_aversion
 
     def forward(self, quantiles: Tensor) -> Tensor:
-        """Value of quantiles of shape ``[..., N]``, in units of return, shape ``[...]``."""
         mean, c = quantiles.mean(-1, keepdim=True), self.risk_aversion
         if c == 0:
             return mean.squeeze(-1)
@@ -161,6 +153,3 @@ class EntropicUtility(nn.Module):
         shift = exponent.detach().amax(-1, keepdim=True).clamp_min(1.0) - 1.0
         log_mean = torch.expm1(exponent - shift).mean(-1).log1p() + shift.squeeze(-1)
         return mean.squeeze(-1) - log_mean / c
-
-    def extra_repr(self) -> str:
-        return f"risk_aversion={self.risk_aversion}"

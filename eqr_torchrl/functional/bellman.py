@@ -14,14 +14,15 @@ def epistemic_quantile_target(
     gamma: float | Tensor,
     alpha: float | Tensor,
 ) -> Tensor:
-    r"""Target atoms whose spread is epistemic: noise is averaged inside a member, members are pooled.
+    r"""Target atoms ``[*B, M * N]`` whose spread is epistemic: noise is averaged inside a member, members are pooled.
 
     .. math:: y_{mn} = \tfrac1K \sum_k r_{mk}
               + \gamma \tfrac1L \sum_l (1 - d_{ml}) \big[q_n(s'_{ml}, a'_{ml}) - \alpha \log \pi(a'_{ml} | s'_{ml})\big]
 
     The critic target of Algorithm 2 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_, with the entropy
     term of soft actor-critic. ``L`` counts pairs of next state and action: ``L = K`` with one action at each of ``K``
-    next states, ``L = K Y`` with ``Y`` of them. M = K = L = 1 is the target of quantile-regression SAC.
+    next states, ``L = K Y`` with ``Y`` of them. M = K = L = 1 is the target of quantile-regression SAC. Atoms are
+    member-major, in units of return.
 
     Args:
         reward: sampled rewards, shape ``[*B, M, K]``.
@@ -33,23 +34,17 @@ def epistemic_quantile_target(
             transitions over ``n`` steps.
         alpha: entropy temperature, in units of reward per nat.
 
-    Returns:
-        Target atoms, member-major, in units of return, shape ``[*B, M * N]``.
-
     Examples:
         >>> r, d = torch.ones(1, 2, 1), torch.tensor([[[False], [True]]])  # two members, the second one ends
         >>> q, log_prob = torch.tensor([0.0, 10.0]).expand(1, 2, 1, 2), torch.zeros(1, 2, 1)
         >>> epistemic_quantile_target(r, d, q, log_prob, gamma=0.5, alpha=0.0)
         tensor([[1., 6., 1., 1.]])
     """
-    if next_quantiles.shape[:-1] != next_log_prob.shape or terminated.shape != next_log_prob.shape:
-        raise ValueError(
-            "next_quantiles [*B, M, L, N], next_log_prob [*B, M, L] and terminated [*B, M, L] must agree: got "
-            f"{tuple(next_quantiles.shape)}, {tuple(next_log_prob.shape)} and {tuple(terminated.shape)}."
-        )
-    if reward.shape[:-1] != next_log_prob.shape[:-1]:
-        shapes = f"{tuple(reward.shape)} and {tuple(next_log_prob.shape)}"
-        raise ValueError(f"reward must be of shape [*B, M, K] with the B and M of next_log_prob: got {shapes}.")
+    size = next_log_prob.shape
+    if not (next_quantiles.shape[:-1] == terminated.shape == size and reward.shape[:-1] == size[:-1]):
+        found = ", ".join(str(tuple(value.shape)) for value in (reward, terminated, next_quantiles, next_log_prob))
+        needed = "reward [*B, M, K], terminated [*B, M, L], next_quantiles [*B, M, L, N], next_log_prob [*B, M, L]"
+        raise ValueError(f"the shapes of {needed} must agree: got {found}.")
     # aleatoric: mean over the draws of one member and quantile; epistemic: the members' atoms side by side
     value = next_quantiles.masked_fill(terminated.unsqueeze(-1), 0.0).mean(-2)  # [*B, M, N]
     entropy_bonus = -alpha * next_log_prob.masked_fill(terminated, 0.0).mean(-1)  # [*B, M]

@@ -5,16 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
-
-
-def generator_kwargs(generator: torch.Generator | None) -> dict[str, Any]:
-    """Keyword arguments of ``torch.rand`` and its kind, whose ``generator=None`` does not compile for varying sizes."""
-    return {} if generator is None else {"generator": generator}
 
 
 def soft_clamp(value: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
@@ -50,12 +44,7 @@ def gaussian_nll(mean: Tensor, log_var: Tensor, target: Tensor) -> Tensor:
 
 
 def stratified_normal(
-    shape: tuple[int, ...] | torch.Size,
-    *,
-    dim: int,
-    device=None,
-    dtype: torch.dtype | None = None,
-    generator: torch.Generator | None = None,
+    shape: tuple[int, ...] | torch.Size, *, dim: int, device=None, dtype: torch.dtype | None = None
 ) -> Tensor:
     r"""Standard normal draws, a Latin hypercube along ``dim``.
 
@@ -72,24 +61,23 @@ def stratified_normal(
     dtype, shape = dtype or torch.get_default_dtype(), torch.Size(shape)
     num_strata = shape[dim]
     if num_strata == 1:
-        return torch.randn(shape, device=device, dtype=dtype, **generator_kwargs(generator))
+        return torch.randn(shape, device=device, dtype=dtype)
     exact = torch.promote_types(dtype, torch.float32)  # half precision has too few levels for the tails
     before, after = shape[:dim].numel(), shape[dim:][1:].numel()
-    order = _random_permutations(before, num_strata, after, device, generator).to(exact)
-    offset = torch.rand(order.shape, device=device, dtype=exact, **generator_kwargs(generator))
+    order = _random_permutations(before, num_strata, after, device).to(exact)
+    offset = torch.rand(order.shape, device=device, dtype=exact)
     # erfinv(2 u - 1) sqrt(2) is the inverse CDF; it is infinite at -1 and 1, which rounding could reach
     edge = 1 - torch.finfo(exact).eps
     uniform = offset.add_(order).mul_(2 / num_strata).sub_(1).clamp_(-edge, edge)
     return uniform.erfinv_().mul_(math.sqrt(2)).view(shape).to(dtype)
 
 
-def _random_permutations(before: int, size: int, after: int, device, generator: torch.Generator | None) -> Tensor:
+def _random_permutations(before: int, size: int, after: int, device) -> Tensor:
     """Shape ``[before, size, after]``: uniformly random permutations of ``range(size)`` along the middle dimension."""
     if size > _LARGEST_TABLE:
-        draws = torch.rand((before, after, size), device=device, **generator_kwargs(generator))
-        return draws.argsort(-1).transpose(1, 2)
+        return torch.rand((before, after, size), device=device).argsort(-1).transpose(1, 2)
     table = _all_permutations(size, device)  # a look-up is several times cheaper than a sort
-    column = torch.randint(table.shape[1], (before, 1, after), device=device, **generator_kwargs(generator))
+    column = torch.randint(table.shape[1], (before, 1, after), device=device)
     return table.expand(before, *table.shape).gather(-1, column.expand(-1, size, -1))
 
 
@@ -103,7 +91,7 @@ def _all_permutations(size: int, device) -> Tensor:
 
 
 def tanh_normal(loc: Tensor, scale: Tensor, noise: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Squashed Gaussian draws and their log-density, from base noise.
+    r"""Squashed Gaussian draws ``[..., A]`` and their log-densities ``[...]`` in nats, from base noise.
 
     .. math:: u = \mu + \sigma \epsilon, \quad a = \tfrac{h + l}{2} + \tfrac{h - l}{2} \tanh u, \quad
               \log \pi(a) = \sum_d \log \mathcal N(u_d) - \log \tfrac{h_d - l_d}{2} - \log(1 - \tanh^2 u_d)
@@ -118,9 +106,6 @@ def tanh_normal(loc: Tensor, scale: Tensor, noise: Tensor, low: Tensor, high: Te
         noise: standard normal draws, shape ``[..., A]``, which broadcast.
         low: lower bounds of the action, shape ``[A]``.
         high: upper bounds of the action, shape ``[A]``.
-
-    Returns:
-        Actions, shape ``[..., A]``, and log-densities in nats, shape ``[...]``.
 
     Examples:
         >>> loc, scale, noise = torch.zeros(1), torch.ones(1), torch.zeros(1)

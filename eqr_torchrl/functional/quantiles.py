@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -20,31 +19,7 @@ def quantile_midpoints(num_quantiles: int, *, device=None, dtype: torch.dtype | 
         >>> quantile_midpoints(4)
         tensor([0.1250, 0.3750, 0.6250, 0.8750])
     """
-    if num_quantiles < 1:
-        raise ValueError(f"num_quantiles must be positive, got {num_quantiles}.")
     return (torch.arange(num_quantiles, device=device, dtype=dtype or torch.get_default_dtype()) + 0.5) / num_quantiles
-
-
-class _SortedQuantileHuber(torch.autograd.Function):
-    """Loss, first and second derivative of every predicted quantile, none of which is differentiated further here."""
-
-    @staticmethod
-    def forward(quantiles: Tensor, targets: Tensor, levels: Tensor, kappa: float) -> tuple[Tensor, Tensor, Tensor]:
-        return _loss_and_derivatives(quantiles, targets, levels, kappa)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output) -> None:
-        ctx.mark_non_differentiable(*output)
-
-    @staticmethod
-    def vmap(info, in_dims, quantiles: Tensor, targets: Tensor, levels: Tensor, kappa: float):
-        # all of it is batched over leading dimensions already; NumPy cannot see the wrappers of vmap
-        quantiles, targets, levels = (
-            value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
-            for value, dim in zip((quantiles, targets, levels), in_dims, strict=False)
-        )
-        levels = levels.view(len(levels), *(1,) * (quantiles.ndim - 2), -1)
-        return _SortedQuantileHuber.apply(quantiles, targets, levels, kappa), (0, 0, 0)
 
 
 def _loss_and_derivatives(
@@ -95,6 +70,26 @@ def _loss_and_derivatives(
     return loss.to(dtype), gradient.to(dtype), curvature.to(dtype)
 
 
+class _SortedQuantileHuber(torch.autograd.Function):
+    """Loss, first and second derivative of every predicted quantile, none of which is differentiated further here."""
+
+    forward = staticmethod(_loss_and_derivatives)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        ctx.mark_non_differentiable(*output)
+
+    @staticmethod
+    def vmap(info, in_dims, quantiles: Tensor, targets: Tensor, levels: Tensor, kappa: float):
+        # all of it is batched over leading dimensions already; NumPy cannot see the wrappers of vmap
+        quantiles, targets, levels = (
+            value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
+            for value, dim in zip((quantiles, targets, levels), in_dims, strict=False)
+        )
+        levels = levels.view(len(levels), *(1,) * (quantiles.ndim - 2), -1)
+        return _SortedQuantileHuber.apply(quantiles, targets, levels, kappa), (0, 0, 0)
+
+
 def _count_below(increasing: Tensor, cuts: Tensor) -> Tensor:
     """How many of the increasing values, shape ``[*B, J]``, are below each of the cuts, shape ``[*B, C]``."""
     if torch.compiler.is_compiling() or increasing.device.type != "cpu":
@@ -113,7 +108,7 @@ def _count_below(increasing: Tensor, cuts: Tensor) -> Tensor:
 
 
 def quantile_huber_loss(quantiles: Tensor, targets: Tensor, levels: Tensor, *, kappa: float = 1.0) -> Tensor:
-    r"""Quantile-Huber regression loss of ``quantiles`` onto samples ``targets``.
+    r"""Quantile-Huber regression loss ``[*B]`` of ``quantiles`` onto samples ``targets``.
 
     .. math:: \ell = \sum_i \tfrac{1}{N'} \sum_j |\tau_i - \mathbb{1}\{u_{ij} < 0\}|\, L_\kappa(u_{ij}),
               \quad u_{ij} = y_j - \theta_i
@@ -125,28 +120,21 @@ def quantile_huber_loss(quantiles: Tensor, targets: Tensor, levels: Tensor, *, k
     are not divided by it: gradients shrink with a small one.
 
     Args:
-        quantiles: predicted atoms, in units of return, shape ``[*B, N]``.
+        quantiles: predicted atoms, in units of return, shape ``[*B, N]``; differentiable, also by ``torch.func``.
         targets: target atoms, in units of return, shape ``[*B, N']``; no gradient flows into them.
         levels: quantile levels in ``(0, 1)``, shape ``[N]``.
         kappa: Huber threshold, in units of return; ``0`` gives the pinball loss :math:`|\tau - 1\{u<0\}|\,|u|`,
             where a target equal to its quantile counts as not below it.
-
-    Returns:
-        One loss per batch element, shape ``[*B]``. Differentiable in ``quantiles``, also by ``torch.func``.
 
     Examples:
         >>> theta, y = torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 1.0, 4.0]])
         >>> quantile_huber_loss(theta, y, quantile_midpoints(2), kappa=0.0)
         tensor([1.2500])
     """
-    if levels.shape != quantiles.shape[-1:]:
-        shapes = f"{tuple(levels.shape)} for quantiles of shape {tuple(quantiles.shape)}"
-        raise ValueError(f"levels must hold one entry per quantile: got shape {shapes}.")
-    if targets.shape[:-1] != quantiles.shape[:-1] or targets.shape[-1] == 0:
-        shapes = f"{tuple(targets.shape)} for quantiles of shape {tuple(quantiles.shape)}"
-        raise ValueError(f"targets must have the batch shape of quantiles and at least one atom: got {shapes}.")
-    if not 0 <= kappa < math.inf:
-        raise ValueError(f"kappa must be finite and not negative, got {kappa}.")
+    batch, last = targets.shape[:-1], levels.shape
+    if quantiles.shape != (*batch, *last) or len(last) != 1 or not targets.shape[-1]:
+        found = ", ".join(str(tuple(value.shape)) for value in (quantiles, targets, levels))
+        raise ValueError(f"the shapes of quantiles [*B, N], targets [*B, N'], levels [N] must agree: got {found}.")
     fixed = quantiles.detach()
     compute: Any = _loss_and_derivatives if torch.compiler.is_compiling() else _SortedQuantileHuber.apply
     loss, gradient, curvature = compute(fixed, targets.detach(), levels.detach(), kappa)
@@ -166,8 +154,6 @@ def quantile_projection(samples: Tensor, num_quantiles: int) -> Tensor:
         tensor([1., 3.])
     """
     num_samples = samples.shape[-1]
-    if num_samples == 0:
-        raise ValueError(f"samples must not be empty, got shape {tuple(samples.shape)}.")
     position = quantile_midpoints(num_quantiles, device=samples.device, dtype=torch.float64) * num_samples - 0.5
     # ceil(x - 1/2) rounds to the nearest index, halves down; the small term absorbs rounding of the product itself
     index = (position - 0.5 - 1e-9).ceil().long().clamp_(0, num_samples - 1)
@@ -188,8 +174,6 @@ def wasserstein_distance(quantiles: Tensor, other: Tensor, *, p: float = 1.0) ->
     """
     if quantiles.shape[-1] != other.shape[-1]:
         raise ValueError(f"other must have as many atoms as quantiles, {quantiles.shape[-1]}: got {other.shape[-1]}.")
-    if not p >= 1:
-        raise ValueError(f"p must be at least 1, got {p}.")
     gap = (quantiles.sort(dim=-1).values - other.sort(dim=-1).values).abs()
     if p == float("inf"):
         return gap.amax(-1)

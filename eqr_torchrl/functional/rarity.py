@@ -14,10 +14,8 @@ def rarity_weights(values: Tensor, threshold: float) -> Tensor:
     A value of 1 among zeros, in a share :math:`p` of the transitions, lies :math:`\sqrt{(1 - p) / p}` standard
     deviations from the mean: such transitions are a share near :math:`\sqrt{p} / c` of the samples while they are rare,
     and are not oversampled once they are common. Entries that never vary are ignored.
-
-    Args:
-        values: of each transition, in any units, shape ``[n, D]``; the weights are ``[n]``.
-        threshold: :math:`c`, standard deviations beyond which a transition counts as rare.
+    Of values ``[n, D]``, in any units; the weights are ``[n]``. Beyond ``threshold`` standard deviations, :math:`c`, a
+    transition counts as rare.
 
     Examples:
         >>> rarity_weights(torch.tensor([[0.0]] * 99 + [[1.0]]), 1.0)[-2:]  # sqrt(99)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -55,11 +54,16 @@ def make_model_buffer(
 
 
 class MemberReplayBuffers:
-    """A replay buffer for each of ``M`` ``members``, and one of ``states`` from rollouts that belong to no member.
+    """First-in, first-out buffers of imagined transitions: one for each of ``M`` members, and one of other ``states``.
 
     :func:`branched_rollout` extends it like a model buffer, and it samples the batch of
     :class:`~eqr_torchrl.objectives.MemberwiseSACLoss`. The key ``"member"`` of a transition selects the buffer: ``0``
-    to ``M - 1`` that of the member; of those with ``-1`` the ``observation`` goes to the states.
+    to ``M - 1`` that of the member; of those with ``-1``, of no member, the ``observation`` goes to the states.
+
+    Args:
+        capacity: number of transitions kept in all ``M + 1`` buffers together, which share it evenly.
+        num_members: members of the world model, ``M``.
+        **kwargs: of :func:`make_model_buffer`.
 
     Examples:
         >>> buffers = make_member_buffers(600, num_members=2, batch_size=4)
@@ -69,10 +73,10 @@ class MemberReplayBuffers:
         (torch.Size([4, 3]), torch.Size([4, 2, 1]))
     """
 
-    def __init__(self, members: Sequence[ReplayBuffer], states: ReplayBuffer) -> None:
-        if not members:
-            raise ValueError("members must hold one buffer for each member, got none.")
-        self.members, self.states = list(members), states
+    def __init__(self, capacity: int, *, num_members: int, **kwargs: Any) -> None:
+        check_counts(num_members=num_members)
+        buffers = [make_model_buffer(capacity // (num_members + 1), **kwargs) for _ in range(num_members + 1)]
+        self.members, self.states = buffers[:-1], buffers[-1]
 
     @property
     def state_parts(self) -> dict[str, ReplayBuffer]:
@@ -85,11 +89,7 @@ class MemberReplayBuffers:
 
     def extend(self, tensordict: TensorDictBase) -> None:
         """Adds transitions ``[n]`` with ``"member"``, int64 ``[n, 1]``, to the buffers of their members."""
-        member = tensordict.get("member", None)
-        if member is None:
-            found = sorted(map(str, tensordict.keys()))
-            raise RuntimeError(f'rows must hold "member", the buffer they go to: got {found}.')
-        member, num_members = member.flatten(), len(self.members)
+        member, num_members = tensordict["member"].flatten(), len(self.members)
         low, high = (int(value) for value in member.aminmax())
         if low < -1 or high >= num_members:
             raise RuntimeError(f'"member" must be between -1 (none) and {num_members - 1}: got {low} to {high}.')
@@ -103,31 +103,12 @@ class MemberReplayBuffers:
 
     def sample(self) -> TensorDict:
         """Samples ``B`` of every buffer: ``observation`` of the states, and ``"members"`` of size ``[B, M]``."""
-        empty = [name for name, buffer in self.state_parts.items() if not len(buffer)]
-        if empty:
-            raise RuntimeError(f"every buffer must hold rows before a batch is drawn: {', '.join(empty)} is empty.")
         members = torch.stack([buffer.sample() for buffer in self.members], 1)
         states = self.states.sample()
         return TensorDict({"observation": states.get("observation"), "members": members}, states.batch_size)
 
 
-def make_member_buffers(capacity: int, *, num_members: int, **kwargs: Any) -> MemberReplayBuffers:
-    """First-in, first-out buffers of imagined transitions, one for each member and one for the policy's states.
-
-    Args:
-        capacity: number of transitions kept in all ``M + 1`` buffers together, which share it evenly.
-        num_members: members of the world model, ``M``.
-        **kwargs: of :func:`make_model_buffer`.
-
-    Examples:
-        >>> make_member_buffers(600, num_members=5, batch_size=4).states.storage.max_size
-        100
-    """
-    check_counts(num_members=num_members)
-    if capacity <= num_members:
-        raise ValueError(f"capacity must be at least one row for each of {num_members + 1} buffers, got {capacity}.")
-    *members, states = [make_model_buffer(capacity // (num_members + 1), **kwargs) for _ in range(num_members + 1)]
-    return MemberReplayBuffers(members, states)
+make_member_buffers = MemberReplayBuffers  # a function like the other parts
 
 
 def _buffer_parts(capacity: int, batch_size: int, device) -> dict[str, Any]:

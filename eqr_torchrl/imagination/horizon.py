@@ -46,7 +46,6 @@ def open_loop_errors(
         scale: standard deviations of the observations, shape ``[S]``. Defaults to those of ``newest``.
 
     Examples:
-        >>> from eqr_torchrl.world_models import GaussianEnsemble
         >>> data = toy_env().rollout(20, break_when_any_done=False)
         >>> open_loop_errors(GaussianEnsemble(3, 1, num_members=5, num_cells=(8,)), data, longest=15).isfinite().sum()
         tensor(11)
@@ -85,7 +84,6 @@ def newest_transitions(replay: ReplayBuffer, count: int) -> TensorDictBase:
     """The last ``count`` transitions, or as many as there are, in their order.
 
     Examples:
-        >>> from eqr_torchrl import make_replay_buffer
         >>> replay = make_replay_buffer(4)
         >>> _ = replay.extend(toy_batch(B=6).set("number", torch.arange(6).unsqueeze(-1)))
         >>> newest_transitions(replay, 3)["number"].flatten()

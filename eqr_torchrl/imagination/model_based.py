@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import chain
 from typing import Any, Literal
 
 import torch
@@ -12,7 +10,6 @@ from torch import Tensor
 from torchrl.data import Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase, ModelBasedEnvBase
 
-from eqr_torchrl.functional.gaussian import generator_kwargs
 from eqr_torchrl.imagination.terminations import RewardFn, TerminationFn, checked, checked_prediction
 from eqr_torchrl.networks.layers import check_counts
 from eqr_torchrl.world_models import WorldModel
@@ -37,10 +34,8 @@ class ModelBasedEnv(ModelBasedEnvBase):
         member: ``"fixed"`` or ``"resampled"``.
         rows_per_member: ``B``, rows of every reset, step and rollout.
         start_states: states ``[n, S]`` from which a reset draws.
-        generator: source of randomness, on any device: numbers are drawn there. Defaults to torch's global one.
 
     Examples:
-        >>> from eqr_torchrl import GaussianEnsemble, never_terminates
         >>> model = GaussianEnsemble(3, 1, num_members=5, num_cells=(8,))
         >>> env = ModelBasedEnv(model, toy_env(), termination_fn=never_terminates, start_states=torch.zeros(1, 3))
         >>> env.rollout(4, toy_actor()).batch_size
@@ -60,7 +55,6 @@ class ModelBasedEnv(ModelBasedEnvBase):
         member: Literal["fixed", "resampled"] = "fixed",
         rows_per_member: int = 1,
         start_states: Tensor | None = None,
-        generator: torch.Generator | None = None,
     ) -> None:
         if member not in ("fixed", "resampled"):
             raise ValueError(f'member must be "fixed" or "resampled", got {member!r}.')
@@ -79,17 +73,15 @@ class ModelBasedEnv(ModelBasedEnvBase):
         size_of_state, action_spec = env.observation_spec["observation"].shape[-1], env.action_spec_unbatched
         if size_of_state != (size := world_model.observation_dim):
             raise ValueError(f"world_model must have the observation_dim of env, {size_of_state}: got {size}.")
-        values = chain(world_model.parameters(), world_model.buffers())
+        values = [*world_model.parameters(), *world_model.buffers()]
         like = next((value for value in values if value.is_floating_point()), torch.empty(0))
         device, dtype, size = like.device, like.dtype, torch.Size([world_model.num_members, rows_per_member])
         super().__init__(world_model, device=device, batch_size=size)  # pyright: ignore[reportArgumentType]
-        self.termination_fn, self.reward_fn, self.member, self.generator = termination_fn, reward_fn, member, generator
-        self.reward_bounds, self.start_states = reward_bounds, None
-        if start_states is not None:
-            self.start_states = torch.as_tensor(start_states, dtype=dtype, device=device)
-            if self.start_states.ndim != 2 or not len(self.start_states) or self.start_states.shape[1] != size_of_state:
-                shape = tuple(self.start_states.shape)
-                raise ValueError(f"start_states must be of shape [n, {size_of_state}] with n > 0, got {shape}.")
+        self.termination_fn, self.reward_fn, self.member = termination_fn, reward_fn, member
+        if start_states is not None and (start_states.shape[1:] != (size_of_state,) or not len(start_states)):
+            shape = tuple(start_states.shape)
+            raise ValueError(f"start_states must be of shape [n, {size_of_state}] with n > 0, got {shape}.")
+        self.reward_bounds, self.start_states = reward_bounds, None if start_states is None else start_states.to(like)
         # predictions may leave any bounds
         state = Unbounded(torch.Size([*size, size_of_state]), device=device, dtype=dtype)
         self.observation_spec = Composite(observation=state, shape=size)
@@ -128,8 +120,7 @@ class ModelBasedEnv(ModelBasedEnvBase):
             return next_observation, reward, checked("termination_fn", self.termination_fn, next_observation, action)
         rows = (value.flatten(1, 2) for value in (next_observation, action))
         probability = self.world_model.termination_probability(*rows).view_as(reward)
-        chance = self.draw(torch.rand, probability.shape, dtype=probability.dtype)
-        return next_observation, reward, chance < probability
+        return next_observation, reward, torch.rand_like(probability) < probability
 
     def step_rows(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """One step of any number ``B`` of rows in each member, under the member rule.
@@ -139,17 +130,12 @@ class ModelBasedEnv(ModelBasedEnvBase):
         """
         size, place = observation.shape[:2], None
         if self.member == "resampled":
-            order = self.draw(torch.randperm, size.numel())
+            order = torch.randperm(size.numel(), device=self.device)
             observation, action = (value.flatten(0, 1)[order].view(*size, -1) for value in (observation, action))
             place = order.argsort()
-        noise = self.draw(torch.randn, (*size, 1, self.world_model.noise_dim), dtype=observation.dtype)
+        noise = torch.randn((*size, 1, self.world_model.noise_dim), dtype=observation.dtype, device=self.device)
         rows = (value.flatten(0, 2) for value in self.sample_next(observation, action, noise))
         return tuple((v if place is None else v[place]).view(*size, -1) for v in rows)  # pyright: ignore
-
-    def draw(self, function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
-        """Random numbers of ``torch.randn`` or its kind, drawn where the generator lives and moved to the model."""
-        device = self.device if self.generator is None else self.generator.device
-        return function(*args, **kwargs, device=device, **generator_kwargs(self.generator)).to(self.device)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDict:
         next_observation, reward, terminated = self.step_rows(tensordict.get("observation"), tensordict.get("action"))
@@ -160,15 +146,15 @@ class ModelBasedEnv(ModelBasedEnvBase):
         observation = None if tensordict is None else tensordict.get("observation", None)
         if observation is None:
             if self.start_states is None:
-                needed = "start_states, or a tensordict with an observation"
-                raise RuntimeError(f"ModelBasedEnv.reset needs {needed}: got neither.")
-            observation = self.start_states[self.draw(torch.randint, len(self.start_states), self.batch_size)]
+                raise RuntimeError("a reset needs start_states, or a tensordict with an observation: got neither.")
+            row = torch.randint(len(self.start_states), self.batch_size, device=self.device)
+            observation = self.start_states[row]
         flags = _flags(torch.zeros(*observation.shape[:-1], 1, dtype=torch.bool, device=self.device))
         return TensorDict({"observation": observation, **flags}, self.batch_size, device=self.device)
 
     def _set_seed(self, seed: int | None) -> None:
         if seed is not None:
-            (self.generator.manual_seed if self.generator is not None else torch.manual_seed)(seed)
+            torch.manual_seed(seed)
 
 
 def check_model_env(model_env: Any) -> None:

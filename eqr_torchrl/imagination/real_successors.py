@@ -26,8 +26,6 @@ class RealSuccessors:
         share: of the batch, in ``[0, 1)``.
 
     Examples:
-        >>> from eqr_torchrl import EnsembleSuccessors, GaussianEnsemble, ModelBasedEnv, make_replay_buffer
-        >>> from eqr_torchrl import never_terminates
         >>> model = GaussianEnsemble(3, 1, num_members=5, num_cells=(8,))
         >>> imagined = EnsembleSuccessors(ModelBasedEnv(model, toy_env(), termination_fn=never_terminates))
         >>> replay = make_replay_buffer(100)

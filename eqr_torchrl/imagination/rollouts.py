@@ -42,7 +42,8 @@ def branched_rollout(
 
     Lines 9 to 12 of Algorithm 2 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_; branched rollouts are due
     to `Janner et al. (2019) <https://arxiv.org/abs/1906.08253>`_. A rollout ends with the transition that terminates.
-    A transition whose prediction is not finite is dropped with the rest of its rollout.
+    A transition whose prediction is not finite is dropped with the rest of its rollout. Returns the numbers of
+    transitions written, ``rows``, and ``dropped`` as not finite, and the mean ``reward`` of the written ones.
 
     Args:
         model_env: the world model as an environment of ``M`` members.
@@ -57,11 +58,7 @@ def branched_rollout(
         stop_fn: maps observations ``[M, B, S]`` and actions ``[M, B, A]`` to bool ``[M, B, 1]``: where true, the
             rollout is truncated after the transition.
 
-    Returns:
-        Transitions written, ``rows``, and ``dropped`` as not finite, and the mean ``reward`` of the written ones.
-
     Examples:
-        >>> from eqr_torchrl import GaussianEnsemble, ModelBasedEnv, make_model_buffer, never_terminates
         >>> model = GaussianEnsemble(3, 1, num_members=5, num_cells=(8,))
         >>> model_env = ModelBasedEnv(model, toy_env(), termination_fn=never_terminates)
         >>> buffer = make_model_buffer(1000)
@@ -74,8 +71,7 @@ def branched_rollout(
         raise ValueError(f"states must be of shape [n, S] with n > 0, got {tuple(states.shape)}.")
     if weights is not None and weights.shape != states.shape[:1]:
         raise ValueError(f"weights must be of shape [n], n = {len(states)}, got {tuple(weights.shape)}.")
-    _check_keys(keys)
-    num_members, device, generator = model_env.world_model.num_members, model_env.device, model_env.generator
+    num_members, device = model_env.world_model.num_members, model_env.device
     member = torch.arange(num_members, device=device)[:, None, None]
     if model_env.member == "resampled":
         member = torch.full_like(member, -1)
@@ -83,10 +79,9 @@ def branched_rollout(
     for begin in range(0, num_starts, chunk_size):
         size = (num_members, min(chunk_size, num_starts - begin))
         if weights is None:
-            start = model_env.draw(torch.randint, len(states), size)
+            start = torch.randint(len(states), size, device=device)
         else:
-            weights = weights.to(device if generator is None else generator.device)
-            start = weights.multinomial(math.prod(size), True, generator=generator).view(size)
+            start = weights.to(device).multinomial(math.prod(size), replacement=True).view(size)
         observation = states[start.to(states.device)].to(device)
         alive = torch.ones(size, dtype=torch.bool, device=device)
         for _ in range(horizon):
@@ -94,17 +89,13 @@ def branched_rollout(
                 action = policy(TensorDict({"observation": observation}, size)).get("action")
             next_observation, reward, terminated = model_env.step_rows(observation, action)
             values = (observation, action, next_observation, reward, terminated, terminated, member.expand(*size, 1))
-            step: dict[NestedKey, Tensor] = dict(zip((*TRANSITION_KEYS, "member"), values, strict=True))
+            step: Any = TensorDict(dict(zip((*TRANSITION_KEYS, "member"), values, strict=True)), size).select(*keys)
             finite = torch.isfinite(next_observation.sum(-1) + reward.squeeze(-1))  # as each entry is; fewer passes
             stored = alive & finite
-            transitions: Any = TensorDict({}, size)
-            for key in keys:
-                transitions.set(key, step[key])
-            transitions = transitions.reshape(-1) if stored.all() else transitions[stored]
-            count = transitions.batch_size.numel()
-            if count:
-                model_buffer.extend(transitions)
-            rows, dropped = rows + count, dropped + int((alive & ~finite).sum())
+            step = step.reshape(-1) if stored.all() else step[stored]
+            if len(step):
+                model_buffer.extend(step)
+            rows, dropped = rows + len(step), dropped + int((alive & ~finite).sum())
             reward_sum += torch.where(stored, reward.squeeze(-1), 0.0).sum()
             alive = stored & ~terminated.squeeze(-1)
             if stop_fn is not None:
@@ -144,7 +135,6 @@ class BranchedRollouts:
     :func:`branched_rollout`, which may change with a fit.
 
     Examples:
-        >>> from eqr_torchrl import GaussianEnsemble, never_terminates
         >>> model = GaussianEnsemble(3, 1, num_members=5, num_cells=(8,))
         >>> sizes = {"horizon": 2, "starts_per_step": 4, "steps_per_round": 10}
         >>> BranchedRollouts(model, toy_env(), **sizes, termination_fn=never_terminates).capacity  # 2 x 5 x 40 x 10
@@ -171,7 +161,6 @@ class BranchedRollouts:
         counts = {"horizon": horizon, "starts_per_step": starts_per_step, "steps_per_round": steps_per_round}
         check_counts(**counts, retained_rounds=retained_rounds, chunk_size=chunk_size)
         self.keys = [key if isinstance(key, str) else tuple(key) for key in keys]
-        _check_keys(self.keys)
         if not rules:
             raise ValueError("rules must hold at least one rule, got none.")
         self.horizon, self.horizon_range = horizon, (1, 25) if horizon_range == "auto" else horizon_range
@@ -179,10 +168,9 @@ class BranchedRollouts:
             if len(self.horizon_range) != 2 or not 1 <= self.horizon_range[0] <= self.horizon_range[1]:
                 raise ValueError(f'horizon_range must be [fewest, most] steps, "auto" or None, got {horizon_range}.')
             self.horizon = min(max(horizon, self.horizon_range[0]), self.horizon_range[1])
-        if not error_threshold > 0:
-            raise ValueError(f"error_threshold must be positive, got {error_threshold}.")
-        if rare_threshold is not None and not rare_threshold > 0:
-            raise ValueError(f"rare_threshold must be positive or None, got {rare_threshold}.")
+        for name, threshold in (("error_threshold", error_threshold), ("rare_threshold", rare_threshold)):
+            if threshold is not None and not threshold > 0:
+                raise ValueError(f"{name} must be positive, got {threshold}.")
         self.error_threshold, self.rare_threshold = error_threshold, rare_threshold
         self.steps_per_round, self.chunk_size = steps_per_round, chunk_size
         self.stop_fn: Callable[[Tensor, Tensor], Tensor] | None = None
@@ -199,9 +187,8 @@ class BranchedRollouts:
         self.capacity = sum(count for _, count in self.rollouts) * world_model.num_members * retained_rounds
         if len({model_env.member for model_env, _ in self.rollouts}) < len(self.rollouts):
             raise ValueError(f"rules must have different members, got {[dict(rule) for rule in rules]}.")
-        member = {"member": torch.zeros(1, dtype=torch.int64)}
-        one = env.fake_tensordict().reshape(-1)[0]  # of the first of several simulators
-        self.transition: TensorDictBase = one.update(member).select(*self.keys)
+        one = env.fake_tensordict().reshape(-1)[0].select(*TRANSITION_KEYS)  # of the first of several simulators
+        self.transition: TensorDictBase = one.set("member", torch.zeros(1, dtype=torch.int64)).select(*self.keys)
 
     def adapt_horizon(self, replay: ReplayBuffer) -> int:
         """Sets, and returns, the steps of the next rollouts: with a ``horizon_range`` those that models predict well.
@@ -231,9 +218,3 @@ class BranchedRollouts:
             written = branched_rollout(env, policy, states, model_buffer, **sizes, **options)
             report[env.member] = {**written, "horizon": self.horizon}
         return report
-
-
-def _check_keys(keys: Sequence[NestedKey]) -> None:
-    unknown = [key for key in keys if key not in (*TRANSITION_KEYS, "member")]
-    if unknown:
-        raise ValueError(f"keys must be among {(*TRANSITION_KEYS, 'member')}, got {unknown}.")

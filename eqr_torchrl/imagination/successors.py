@@ -31,7 +31,6 @@ class EnsembleSuccessors(Transform):
         sampling: ``"stratified"`` or ``"iid"``.
 
     Examples:
-        >>> from eqr_torchrl import GaussianEnsemble, ModelBasedEnv, never_terminates
         >>> model = GaussianEnsemble(3, 1, num_members=5, num_cells=(8,))
         >>> successors = EnsembleSuccessors(ModelBasedEnv(model, toy_env(), termination_fn=never_terminates))
         >>> successors(toy_batch(B=4))["next", "observation"].shape
@@ -57,21 +56,14 @@ class EnsembleSuccessors(Transform):
     @torch.no_grad()
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Writes ``"next"``, batch size ``[*B, M, K]``, into a batch of size ``[*B]`` and returns it."""
-        for key in ("observation", "action"):
-            if tensordict.get(key, None) is None:
-                found = ", ".join(map(repr, tensordict.keys())) or "nothing"
-                raise RuntimeError(f"the batch must hold {key!r}, got {found}.")
-        observation, action = tensordict.get("observation"), tensordict.get("action")
+        observation, action = tensordict["observation"], tensordict["action"]
         batch, model_env, num_members = observation.shape[:-1], self.model_env, self.model_env.world_model.num_members
-        if action.shape[:-1] != batch:
-            shapes = f"{tuple(observation.shape)} and {tuple(action.shape)}"
-            raise RuntimeError(f"observation and action must have one batch size: got shapes {shapes}.")
         observation, action = (v.reshape(-1, v.shape[-1]).expand(num_members, -1, -1) for v in (observation, action))
         shape = (*observation.shape[:2], self.num_next_states, model_env.world_model.noise_dim)
         if self.sampling == "iid":
-            noise = model_env.draw(torch.randn, shape, dtype=observation.dtype)
+            noise = torch.randn(shape, dtype=observation.dtype, device=model_env.device)
         else:
-            noise = model_env.draw(stratified_normal, shape, dim=2, dtype=observation.dtype)
+            noise = stratified_normal(shape, dim=2, dtype=observation.dtype, device=model_env.device)
             if model_env.world_model.predicts_reward:
                 noise[..., -1] = 0.0
         outcome = model_env.sample_next(observation, action, noise)

@@ -13,17 +13,13 @@ import torch
 Precision = Literal["auto", "fp32", "bf16"]
 
 
-@cache
-def _bf16_is_fast() -> bool:
-    capabilities = torch.cpu.get_capabilities()
-    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
-
-
 def uses_bf16(precision: Precision) -> bool:
     """Whether ``precision`` means matmuls in bfloat16 between hidden layers on the CPU."""
     if precision not in ("auto", "fp32", "bf16"):
         raise ValueError(f'precision must be "auto", "fp32" or "bf16", got {precision!r}.')
-    return precision == "bf16" or (precision == "auto" and _bf16_is_fast())
+    capabilities = torch.cpu.get_capabilities()
+    fast = bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+    return precision == "bf16" or (precision == "auto" and fast)
 
 
 @cache
@@ -39,11 +35,8 @@ def _onednn_keeps_float32() -> bool:
 def mkl_uses_avx512() -> bool:
     """Whether MKL, by which PyTorch computes ``tanh`` on CPUs, uses AVX-512: on processors of Intel alone."""
     capabilities = torch.cpu.get_capabilities()
-    return bool(
-        torch.backends.mkl.is_available()
-        and capabilities.get("avx512_bw")
-        and str(capabilities.get("cpu_name")).startswith("Intel")
-    )
+    of_intel = str(capabilities.get("cpu_name")).startswith("Intel")
+    return bool(of_intel and capabilities.get("avx512_bw") and torch.backends.mkl.is_available())
 
 
 @contextmanager
@@ -51,11 +44,8 @@ def onednn_matmul() -> Iterator[None]:
     """Context in which oneDNN, instead of MKL, computes float32 matmuls on CPUs with AVX-512.
 
     On AMD processors oneDNN takes half the time, because MKL uses narrower instructions there; results agree to float32
-    rounding. There is no effect on other devices, on CPUs without AVX-512, on those with AMX, where oneDNN would
-    round to bfloat16, and in code that ``torch.compile`` traces.
-
-    The setting is that of the process, and :func:`torch.get_float32_matmul_precision` is an error meanwhile: enter the
-    context around matmuls alone, never around code of a user.
+    rounding. Elsewhere, with AMX (where oneDNN would round to bfloat16), and under ``torch.compile`` nothing changes.
+    :func:`torch.get_float32_matmul_precision` is an error meanwhile: enter it around matmuls alone, not code of a user.
     """
     if torch.compiler.is_compiling() or not _onednn_keeps_float32():
         yield

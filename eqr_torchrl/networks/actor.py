@@ -17,9 +17,7 @@ from eqr_torchrl.networks.layers import Normalizer, Tanh, mlp
 class GaussianHead(nn.Module):
     r"""Splits outputs of a network into a mean and a standard deviation whose logarithm is clamped.
 
-    Args:
-        network: maps ``[..., S]`` to ``[..., 2 A]``: means, then log standard deviations.
-        log_std_bounds: smallest and largest log standard deviation, before squashing.
+    ``network`` maps ``[..., S]`` to ``[..., 2 A]``: means, then log standard deviations kept in ``log_std_bounds``.
 
     Examples:
         >>> GaussianHead(nn.Linear(3, 2 * 2))(torch.zeros(5, 3))[0].shape
@@ -42,16 +40,12 @@ class GaussianHead(nn.Module):
 
 def action_bounds(spec: Any) -> tuple[Tensor, Tensor] | None:
     """Bounds ``[A]`` of a continuous action, ``None`` if there are no finite ones or they are equal."""
-    low, high = _low_and_high(spec)
+    space = getattr(spec, "space", None)
+    low, high = getattr(space, "low", None), getattr(space, "high", None)
     # the range of an unbounded spec of TorchRL, whose bounds are the largest numbers, overflows
     if low is None or high is None or not ((high > low) & (high - low).isfinite()).all():
         return None
     return low.float(), high.float()
-
-
-def _low_and_high(spec: Any) -> tuple[Any, Any]:
-    space = getattr(spec, "space", None)
-    return getattr(space, "low", None), getattr(space, "high", None)
 
 
 def log_half_range(spec: Any) -> float:
@@ -88,8 +82,8 @@ def make_actor(
     spec = env.action_spec_unbatched
     bounds = action_bounds(spec)
     if bounds is None:
-        low, high = _low_and_high(spec)
-        found = type(spec).__name__ if low is None or high is None else f"{low.tolist()} to {high.tolist()}"
+        space: Any = getattr(spec, "space", None)
+        found = f"{space.low.tolist()} to {space.high.tolist()}" if hasattr(space, "low") else type(spec).__name__
         raise ValueError(f"env must have a continuous action with finite bounds, low below high: got {found}.")
     num_inputs = env.observation_spec["observation"].shape[-1]
     network = mlp(num_inputs, num_cells, 2 * spec.shape[-1], activation_class=activation_class, layer_norm=layer_norm)

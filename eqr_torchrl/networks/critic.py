@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from tensordict.nn import TensorDictModule
@@ -25,11 +26,7 @@ class StateActionNetwork(nn.Module):
     value_unit: Tensor
 
     def __init__(
-        self,
-        network: nn.Sequential,
-        bounds: tuple[Tensor, Tensor] | None,
-        action_dim: int,
-        normalizer: Normalizer | None = None,
+        self, network: nn.Sequential, bounds: tuple[Tensor, Tensor] | None, action_dim: int, normalizer: Any = None
     ) -> None:
         super().__init__()
         self.normalizer, self.network = normalizer, network

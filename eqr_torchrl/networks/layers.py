@@ -10,6 +10,9 @@ from torch import Tensor, nn
 
 from eqr_torchrl.networks._cpu import mkl_uses_avx512
 
+_CLIP = 20.0  # largest magnitude of a normalised entry
+_SMALLEST_STD = 1e-5  # in units of the input, below which an entry is only centred
+
 
 def check_counts(**counts: int) -> None:
     """Raises a ValueError that names the first argument that is not a positive integer."""
@@ -55,13 +58,8 @@ class Tanh(nn.Module):
 class Normalizer(nn.Module):
     r"""Shifts and scales each entry by fixed statistics: :math:`\mathrm{clip}((x - \mu) / \sigma, \pm c)`.
 
-    The statistics change only in :meth:`update`, so evaluating a model never alters it. Entries whose standard
-    deviation is below ``min_std`` count as constant and keep their unit, so that nothing is divided by a tiny number.
-
-    Args:
-        num_features: number of entries, ``F``.
-        clip: largest magnitude of a normalised entry, in standard deviations.
-        min_std: standard deviation, in units of the input, below which an entry is only centred.
+    The statistics of ``num_features`` entries, ``F``, change only in :meth:`update`, so evaluating a model never alters
+    it. Entries of a standard deviation below 1e-5 count as constant and are only centred; :math:`c` is 20.
 
     Examples:
         >>> normalizer = Normalizer(2)
@@ -74,12 +72,9 @@ class Normalizer(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, num_features: int, *, clip: float = 20.0, min_std: float = 1e-5) -> None:
+    def __init__(self, num_features: int) -> None:
         super().__init__()
-        for name, value in (("num_features", num_features), ("clip", clip), ("min_std", min_std)):
-            if not value > 0:
-                raise ValueError(f"{name} must be positive, got {value}.")
-        self.clip, self.min_std = clip, min_std
+        check_counts(num_features=num_features)
         self.register_buffer("mean", torch.zeros(num_features))
         self.register_buffer("std", torch.ones(num_features))
 
@@ -89,14 +84,13 @@ class Normalizer(nn.Module):
         if data.ndim != 2 or data.shape[1] != self.mean.numel() or not len(data):
             raise ValueError(f"data must be [n, {self.mean.numel()}] with n > 0, got {tuple(data.shape)}.")
         # float64: float32 sums lose an entry's small spread around a large mean
-        var, mean = torch.var_mean(data.double(), 0, correction=min(1, len(data) - 1))
-        std = var.sqrt()
+        std, mean = torch.std_mean(data.double(), 0, correction=min(1, len(data) - 1))
         self.mean.copy_(mean)
-        self.std.copy_(torch.where(std < self.min_std, torch.ones_like(std), std))
+        self.std.copy_(torch.where(std < _SMALLEST_STD, 1.0, std))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Normalises ``[..., F]``."""
-        return ((inputs - self.mean) / self.std).clamp(-self.clip, self.clip)
+        return ((inputs - self.mean) / self.std).clamp(-_CLIP, _CLIP)
 
 
 def mlp(

@@ -15,6 +15,9 @@ from torchrl.modules import ProbabilisticActor, SafeProbabilisticModule
 
 from eqr_torchrl.networks.fast import has_hooks
 
+_POLICIES = ProbabilisticActor, ProbabilisticTensorDictSequential
+_LAST_STEPS = ProbabilisticTensorDictModule, SafeProbabilisticModule
+
 
 @contextmanager
 def bound(params: TensorDictParams, network: nn.Module, *, detach: bool = False) -> Iterator[None]:
@@ -56,7 +59,7 @@ def takes_tensors(module: nn.Module) -> bool:
     """Whether a call with a TensorDict is one of ``module.module`` with the tensors under ``in_keys``, and no more."""
     if type(module) is not TensorDictModule or module.method is not None or module.method_kwargs:
         return False
-    return module._kwargs is None  # names of arguments, where in_keys was a dictionary: told nowhere else
+    return module._kwargs is None and not has_hooks(module)  # else names of arguments: told nowhere else
 
 
 def _outputs(module: Any, entries: Mapping[NestedKey, Tensor]) -> dict[NestedKey, Any]:
@@ -77,20 +80,15 @@ class StackedCritics(nn.Module):
     def __init__(self, critics: list[TensorDictModule], value_key: NestedKey) -> None:
         super().__init__()
         self.critics, self.value_key = nn.ModuleList(critics), value_key
-        self._by_tensors = [takes_tensors(critic) for critic in critics]
-
-    @property
-    def in_keys(self) -> list[NestedKey]:
-        """Keys that any of the critics reads."""
-        return list(dict.fromkeys(key for critic in self.critics for key in critic.in_keys))  # pyright: ignore
+        self.in_keys: list[NestedKey] = list(dict.fromkeys(key for critic in critics for key in critic.in_keys))
 
     def forward(self, entries: Mapping[NestedKey, Tensor], size: torch.Size, *, own_rows: bool = False) -> Tensor:
         """Values ``[*B, C, N]``: of all critics on the same rows ``[*B]``, or of each on its own of ``[*B, C]``."""
         values, by_row = [], len(size) - 1
-        for i, (critic, by_tensors) in enumerate(zip(self.critics, self._by_tensors, strict=True)):
+        for i, critic in enumerate(self.critics):
             keys: Any = critic.in_keys
             rows = {key: entries[key].select(by_row, i) if own_rows else entries[key] for key in keys}
-            if by_tensors and not has_hooks(critic):
+            if takes_tensors(critic):
                 values.append(_outputs(critic, rows)[self.value_key])
             else:
                 values.append(critic(TensorDict(rows, size[:-1] if own_rows else size)).get(self.value_key))  # pyright: ignore
@@ -102,23 +100,14 @@ class StackedCritics(nn.Module):
             critic.reset_parameters_recursive()  # pyright: ignore[reportCallIssue]
 
 
-def policy_steps(actor: nn.Module) -> list[Any] | None:
-    """The modules of a policy if each can be called by tensors and the last one makes the distribution."""
-    if type(actor) not in (ProbabilisticActor, ProbabilisticTensorDictSequential) or actor.return_composite:
-        return None
-    *steps, last = actor.module if isinstance(actor.module, nn.ModuleList) else (None,)
-    if type(last) in (ProbabilisticTensorDictModule, SafeProbabilisticModule) and all(map(takes_tensors, steps)):
-        return [*steps, last]
-    return None
-
-
-def policy_distribution(
-    actor: Any, steps: list[Any] | None, entries: Mapping[NestedKey, Tensor], size: torch.Size
-) -> torch.distributions.Distribution:
-    """What ``actor.get_dist`` returns; ``steps`` are those of :func:`policy_steps`."""
-    if steps is None or any(map(has_hooks, steps)):
+def policy_distribution(actor: Any, entries: Mapping[NestedKey, Tensor], size: torch.Size) -> Any:
+    """What ``actor.get_dist`` returns."""
+    modules: Any = actor.module if isinstance(actor.module, nn.ModuleList) else [actor.module]
+    *steps, last = modules
+    known = type(actor) in _POLICIES and not actor.return_composite and type(last) in _LAST_STEPS
+    if not known or has_hooks(last) or not all(map(takes_tensors, steps)):
         return actor.get_dist(TensorDict(dict(entries), size))
     entries = dict(entries)
-    for step in steps[:-1]:
+    for step in steps:
         entries.update(_outputs(step, entries))
-    return steps[-1].get_dist(entries)
+    return last.get_dist(entries)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from tensordict import TensorDict, TensorDictBase, TensorDictParams
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule, dispatch
-from tensordict.utils import NestedKey
+from tensordict.utils import NestedKey, unravel_key
 from torch import Tensor, nn
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl.modules.distributions.utils import rsample_and_log_prob
@@ -23,15 +23,11 @@ from torchrl.objectives.utils import ValueEstimators, default_value_kwargs
 from eqr_torchrl.networks.actor import log_half_range
 from eqr_torchrl.networks.critic import StateActionNetwork
 from eqr_torchrl.networks.layers import Normalizer
-from eqr_torchrl.objectives._calls import StackedCritics, bound, policy_distribution, policy_steps
+from eqr_torchrl.objectives._calls import StackedCritics, bound, policy_distribution
 from eqr_torchrl.utility import MeanUtility
 
 _STEPS = "steps_to_next_obs"  # as MultiStepTransform writes it
-_ABSENT = {  # arguments of TorchRL's soft actor-critic losses
-    "loss_function": "the loss of the critic is part of the class",
-    "delay_actor": "targets always use the present policy",
-    "gamma": "call make_value_estimator(gamma=...)",
-}
+_GAMMA = default_value_kwargs(ValueEstimators.TD0)["gamma"]
 
 
 class SoftActorCriticLoss(LossModule):
@@ -109,12 +105,8 @@ class SoftActorCriticLoss(LossModule):
         delay_qvalue: bool = True,
         reduction: Literal["none", "mean", "sum"] | None = None,
         target_inference: Callable[[nn.Module], nn.Module] | None = None,
-        **unknown: Any,
     ) -> None:
         super().__init__()
-        for name in unknown:
-            reason = f": {_ABSENT[name]}" if name in _ABSENT else ""
-            raise TypeError(f"{type(self).__name__} takes no argument '{name}'{reason}.")
         for name, value in (("alpha_init", alpha_init), ("min_alpha", min_alpha), ("max_alpha", max_alpha)):
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} must be positive and finite, got {value}.")
@@ -122,10 +114,6 @@ class SoftActorCriticLoss(LossModule):
             raise ValueError(f"min_alpha must not exceed max_alpha, got {min_alpha} and {max_alpha}.")
         if target_entropy != "auto" and not math.isfinite(target_entropy):
             raise ValueError(f'target_entropy must be finite or "auto", got {target_entropy}.')
-        if reduction not in (None, "none", "mean", "sum"):
-            raise ValueError(f'reduction must be "mean", "sum" or "none", got {reduction!r}.')
-        if utility is not None and not callable(utility):
-            raise ValueError(f"utility must be a module that maps values [..., N] to [...], got {utility!r}.")
         critics = _as_critics(qvalue_network, num_qvalue_nets)
         self.num_qvalue_nets = len(critics)
         self.use_prioritized_weights = "auto"  # read by TorchRL's base class
@@ -137,9 +125,8 @@ class SoftActorCriticLoss(LossModule):
         self.convert_to_functional(stacked, "qvalue_network", create_target_params=delay_qvalue)
         view = target_inference or (lambda network: network)
         # tuples hide them from TorchRL, which takes every module of a loss for a network with parameters of its own
-        self._online = self.actor_network, policy_steps(self.actor_network), self.qvalue_network
-        actor_view: Any = view(self.actor_network)
-        self._target = actor_view, policy_steps(actor_view), view(self.qvalue_network)
+        self._online = self.actor_network, self.qvalue_network
+        self._target = view(self.actor_network), view(self.qvalue_network)
 
         device = next(self.parameters()).device
         log_alpha = torch.tensor(math.log(alpha_init * float(self.value_unit)), device=device)
@@ -151,7 +138,7 @@ class SoftActorCriticLoss(LossModule):
         self.register_coeff_buffer("alpha_init", alpha_init, device=device)
         for name, bound_ in (("min_log_alpha", min_alpha), ("max_log_alpha", max_alpha)):
             self.register_coeff_buffer(name, None if bound_ is None else math.log(bound_), device=device)
-        self.register_coeff_buffer("gamma", default_value_kwargs(ValueEstimators.TD0)["gamma"], device=device)
+        self.register_coeff_buffer("gamma", _GAMMA, device=device)
         action_keys = getattr(actor_network, "dist_sample_keys", None) or ["action"]
         self.set_keys(action=action_keys[0])
         spec: Any = getattr(actor_network, "spec", None) if action_spec is None else action_spec
@@ -165,8 +152,6 @@ class SoftActorCriticLoss(LossModule):
         self.utility = MeanUtility() if utility is None else utility
         reported = [] if self.reduction == "none" else ["alpha", "entropy", *self._batch_keys()[2]]
         self.out_keys = ["loss_actor", "loss_qvalue", "loss_alpha", *reported]
-
-    # --- what a subclass supplies
 
     @abstractmethod
     def _critic_losses(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
@@ -183,8 +168,6 @@ class SoftActorCriticLoss(LossModule):
     @abstractmethod
     def _batch_keys(self) -> tuple[list[NestedKey], list[NestedKey], list[NestedKey]]:
         """Keys that a batch must hold, those that are read where it holds them, and of scalars that are reported."""
-
-    # --- scales
 
     @torch.no_grad()
     def set_scales(self, observation: Tensor, value_unit: float | None = None) -> None:
@@ -221,8 +204,6 @@ class SoftActorCriticLoss(LossModule):
         """Unit in which the critics learn, and of the losses; of critics of another build, 1."""
         return self.qvalue_network_params.get(("critics", "0", "module", "value_unit"), 1.0)
 
-    # --- shared pieces
-
     @property
     def _alpha(self) -> Tensor:
         if self.min_log_alpha is not None or self.max_log_alpha is not None:
@@ -232,9 +213,9 @@ class SoftActorCriticLoss(LossModule):
 
     def _policy(self, entries: Mapping[NestedKey, Tensor], size: torch.Size, *, target: bool = False):
         """Action distribution at the observations in ``entries``; of a ``target`` through the view for targets."""
-        network, steps, _ = self._target if target else self._online
+        network = (self._target if target else self._online)[0]
         with set_exploration_type(ExplorationType.RANDOM), bound(self.actor_network_params, self.actor_network):
-            return policy_distribution(network, steps, entries, size)
+            return policy_distribution(network, entries, size)
 
     def _values(
         self,
@@ -250,7 +231,7 @@ class SoftActorCriticLoss(LossModule):
         """
         delayed, size = kind == "target" and self.delay_qvalue, action.shape[:-1]
         params = self.target_qvalue_network_params if delayed else self.qvalue_network_params
-        network: Any = (self._target if kind == "target" else self._online)[2]
+        network: Any = (self._target if kind == "target" else self._online)[1]
         with bound(params, self.qvalue_network, detach=kind != "online" and not delayed):
             values = network({**entries, self.tensor_keys.action: action}, size, own_rows=own_rows)
         if values.shape[:-2] != (size[:-1] if own_rows else size):
@@ -260,31 +241,32 @@ class SoftActorCriticLoss(LossModule):
             )
         return values
 
-    def _states(
-        self, network: Any, tensordict: TensorDictBase, size: torch.Size, where: str = "the batch"
-    ) -> dict[NestedKey, Tensor]:
+    def _states(self, network: Any, tensordict: Any, size: torch.Size) -> dict[NestedKey, Tensor]:
         """What ``network`` reads beside the action, of batch size ``size``."""
         entries = {}
         for key in network.in_keys:
             if key != self.tensor_keys.action:
-                value = entries[key] = required(tensordict, key, where)
+                value = entries[key] = tensordict[key]
                 if value.shape[: len(size)] != size:
                     raise RuntimeError(f"{key!r} must be of batch size {tuple(size)}, got {tuple(value.shape)}.")
         return entries
 
-    def _outcome(self, successors: TensorDictBase) -> tuple[Tensor, Tensor]:
-        """Rewards of a floating type and terminations as bool, both ``[..., 1]``."""
-        reward = required(successors, self.tensor_keys.reward, '"next"')
-        reward = reward if reward.is_floating_point() else reward.to(self.gamma.dtype)
-        terminated = successors.get(self.tensor_keys.terminated, successors.get(self.tensor_keys.done, None))
-        if terminated is None:
-            terminated = required(successors, self.tensor_keys.terminated, '"next"')
+    def _outcome(self, successors: Any, batch: torch.Size, sizes: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Rewards of a floating type and terminations as bool, of one of ``sizes``, such as ``"B, M, K"``."""
+        keys = self.tensor_keys
+        reward, terminated = successors[keys.reward], successors.get(keys.terminated, None)
+        terminated = successors[keys.done] if terminated is None else terminated
         if reward.shape[-1:] != (1,) or terminated.shape != reward.shape:
+            shapes = f"{tuple(reward.shape)} and {tuple(terminated.shape)}"
+            raise RuntimeError(f"{keys.reward!r} and {keys.terminated!r} must have one shape, [..., 1]: got {shapes}.")
+        reward, terminated = reward.squeeze(-1), terminated.squeeze(-1).bool()
+        extra = [size.count(",") for size in sizes]
+        if reward.ndim - len(batch) not in extra or reward.shape[: len(batch)] != batch:
             raise RuntimeError(
-                f"{self.tensor_keys.reward!r} and {self.tensor_keys.terminated!r} must have one shape, [..., 1]: got "
-                f"{tuple(reward.shape)} and {tuple(terminated.shape)}."
+                f'"next" must have batch size {" or ".join(f"[*{size}]" for size in sizes)} with B = {tuple(batch)}: '
+                f"got a {keys.reward!r} of shape {(*reward.shape, 1)}."
             )
-        return reward, terminated.bool()
+        return reward if reward.is_floating_point() else reward.to(self.gamma.dtype), terminated
 
     def _discount(self, transitions: TensorDictBase, shape: tuple[int, ...]) -> Tensor:
         """``gamma``, or for transitions over ``n`` steps ``gamma ** n``, of a shape that broadcasts to ``[*B, M]``."""
@@ -296,8 +278,8 @@ class SoftActorCriticLoss(LossModule):
         keys = self.tensor_keys
         states = dict.fromkeys((*self.actor_network.in_keys, *self.qvalue_network.in_keys))
         states = [key for key in states if key != keys.action]
-        following = [nested("next", key) for key in (*states, keys.reward, keys.terminated)]
-        return [*states, keys.action, *following], [nested("next", keys.done), _STEPS]
+        following = [unravel_key(("next", key)) for key in (*states, keys.reward, keys.terminated)]
+        return [*states, keys.action, *following], [unravel_key(("next", keys.done)), _STEPS]
 
     def qvalue_v2_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
         """Reduced critic loss, and a dictionary with ``td_error`` and scalars to report."""
@@ -353,9 +335,9 @@ class SoftActorCriticLoss(LossModule):
         )
         return out
 
-    # --- TorchRL's conventions
-
-    def make_value_estimator(self, value_type: ValueEstimators | None = None, **hyperparams):
+    def make_value_estimator(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, value_type: ValueEstimators | None = None, *, gamma: float = _GAMMA, device=None, differentiable=None
+    ):
         """Sets the discount, ``make_value_estimator(gamma=0.99)``, and returns the loss.
 
         Targets bootstrap once (``ValueEstimators.TD0``), after one step, or after ``steps_to_next_obs`` steps.
@@ -363,9 +345,6 @@ class SoftActorCriticLoss(LossModule):
         """
         if value_type not in (None, ValueEstimators.TD0):
             raise NotImplementedError(f"value_type must be ValueEstimators.TD0, got {value_type}.")
-        gamma = float(hyperparams.pop("gamma", default_value_kwargs(ValueEstimators.TD0)["gamma"]))
-        if unknown := hyperparams.keys() - {"device", "differentiable"}:
-            raise ValueError(f"hyperparams must be gamma, device or differentiable, got {', '.join(sorted(unknown))}.")
         if not 0 <= gamma <= 1:
             raise ValueError(f"gamma must be in [0, 1], got {gamma}.")
         self.value_type = ValueEstimators.TD0
@@ -380,7 +359,7 @@ class SoftActorCriticLoss(LossModule):
 
     def _forward_value_estimator_keys(self, **kwargs) -> None:
         if "qvalue_network" in self.__dict__:
-            for _, _, critics in (self._online, self._target):
+            for _, critics in (self._online, self._target):
                 critics.value_key = self.tensor_keys.state_action_value  # pyright: ignore[reportArgumentType]
             # optional keys are none of them: TensorDict takes a batch that lacks one for keyword arguments
             self.in_keys = self._batch_keys()[0]
@@ -392,19 +371,6 @@ class SoftActorCriticLoss(LossModule):
         ``batch.select(*loss.in_keys, *loss.optional_in_keys, strict=False)`` has the same losses as ``batch``.
         """
         return [*self._batch_keys()[1], self.tensor_keys.priority_weight, *self._loss_mask_keys()]
-
-
-def nested(parent: str, key: NestedKey) -> NestedKey:
-    """``key`` one level down, under ``parent``."""
-    return (parent, *key) if isinstance(key, tuple) else (parent, key)
-
-
-def required(tensordict: TensorDictBase, key: NestedKey, where: str = "the batch") -> Any:
-    """The entry under ``key``, or an error that names it and what is there instead."""
-    value = tensordict.get(key, None)
-    if value is None:
-        raise RuntimeError(f"{where} must hold {key!r}, got {', '.join(map(repr, tensordict.keys())) or 'nothing'}.")
-    return value
 
 
 def _as_critics(qvalue_network: Any, num_qvalue_nets: int | None) -> list[TensorDictModule]:

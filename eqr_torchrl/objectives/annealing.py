@@ -25,7 +25,6 @@ class Annealing:
         final_rate: in ``(0, 1]``.
 
     Examples:
-        >>> from eqr_torchrl import OptimisticUtility
         >>> optimizer, utility = torch.optim.Adam([nn.Parameter(torch.zeros(1))], lr=1e-3), OptimisticUtility(2.0)
         >>> anneal = Annealing(optimizer, utility, start=0.4, mean_from=0.8, final_rate=0.1)
         >>> anneal(0.7)  # half the way from 0.4 to 1, three quarters of that from 0.4 to 0.8

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from tensordict.utils import NestedKey
-from torch import Tensor, nn
+from torch import Tensor
 from torchrl.modules import TanhNormal
 from torchrl.modules.distributions.utils import rsample_and_log_prob
 
 from eqr_torchrl import functional as F
 from eqr_torchrl.networks.layers import check_counts
-from eqr_torchrl.objectives._soft_actor_critic import SoftActorCriticLoss, required
+from eqr_torchrl.objectives._soft_actor_critic import SoftActorCriticLoss
 
 
 class EpistemicQuantileLoss(SoftActorCriticLoss):
@@ -37,10 +36,8 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
 
     Args:
         actor_network: stochastic policy, ``observation`` to ``action``.
-        qvalue_network: critic writing ``state_action_value``, shape ``[..., N]``, in units of return; or a list of
-            critics, which may differ in build.
-        utility: maps ``[..., N]`` to the scalar ``[...]`` that the actor ascends.
-        num_qvalue_nets: critics whose minimum, quantile by quantile, forms target and policy value.
+        qvalue_network: critic writing ``state_action_value``, shape ``[..., N]``, in units of return. Of several ones,
+            or of ``num_qvalue_nets``, the minimum, quantile by quantile, forms target and policy value.
         num_next_actions: actions drawn at each next state and averaged over with it. Defaults to ``1``.
         action_sampling: ``"stratified"`` draws the actions of one batch element and member as a Latin hypercube over
             its next states (for :class:`~torchrl.modules.TanhNormal` policies; others are drawn independently);
@@ -59,16 +56,14 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
     def __init__(
         self,
         actor_network: ProbabilisticTensorDictSequential,
-        qvalue_network: TensorDictModule | Sequence[TensorDictModule],
+        qvalue_network: TensorDictModule | list[TensorDictModule],
         *,
-        utility: nn.Module | None = None,
-        num_qvalue_nets: int | None = None,
         num_next_actions: int = 1,
         action_sampling: Literal["stratified", "iid"] = "stratified",
         kappa: float = 1.0,
         **options: Any,
     ) -> None:
-        super().__init__(actor_network, qvalue_network, utility=utility, num_qvalue_nets=num_qvalue_nets, **options)
+        super().__init__(actor_network, qvalue_network, **options)
         check_counts(num_next_actions=num_next_actions)
         if action_sampling not in ("stratified", "iid"):
             raise ValueError(f'action_sampling must be "stratified" or "iid", got {action_sampling!r}.')
@@ -78,23 +73,17 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
 
     def compute_target(self, tensordict: TensorDictBase) -> Tensor:
         """Target atoms ``[*B, M * N]`` of transitions ``[*B]``, without gradient; ``M = 1`` for replayed successors."""
-        batch = self._batch_size(tensordict)
-        successors = required(tensordict, "next")
-        reward, terminated = (value.squeeze(-1) for value in self._outcome(successors))
-        extra = reward.ndim - len(batch)
-        if extra not in (0, 2) or reward.shape[: len(batch)] != batch:
-            raise RuntimeError(
-                f'"next" must have batch size [*B] or [*B, M, K] with B = {tuple(batch)}: got a '
-                f"{self.tensor_keys.reward!r} of shape {(*reward.shape, 1)}."
-            )
+        batch, successors = self._batch_size(tensordict), tensordict["next"]
+        reward, terminated = self._outcome(successors, batch, ("B", "B, M, K"))
+        replayed = reward.ndim == len(batch)
         with torch.no_grad():
-            action, log_prob = self._next_actions(successors, reward.shape, stratify=extra == 2)
+            action, log_prob = self._next_actions(successors, reward.shape, stratify=not replayed)
             states = {  # repeated for each action: entries [..., S] to [..., Y, S]
                 key: value.unsqueeze(reward.ndim).expand(*action.shape[:-1], *value.shape[reward.ndim :])
-                for key, value in self._states(self.qvalue_network, successors, reward.shape, '"next"').items()
+                for key, value in self._states(self.qvalue_network, successors, reward.shape).items()
             }
             quantiles = _minimum(self._values("target", states, action))  # [..., Y, C, N] -> [..., Y, N]
-            if extra == 0:
+            if replayed:
                 reward, terminated = reward[..., None, None], terminated[..., None, None]
                 quantiles, log_prob = quantiles.unsqueeze(-3), log_prob.unsqueeze(-2)  # [*B, 1, Y(, N)]
             else:
@@ -105,7 +94,7 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
 
     def _next_actions(self, successors, shape: torch.Size, *, stratify: bool) -> tuple[Tensor, Tensor]:
         """Actions ``[*shape, Y, A]`` at each next state and their log-densities ``[*shape, Y]``."""
-        states, num_actions = self._states(self.actor_network, successors, shape, '"next"'), self.num_next_actions
+        states, num_actions = self._states(self.actor_network, successors, shape), self.num_next_actions
         policy = self._policy(states, shape, target=True)
         if self.action_sampling == "iid" or type(policy) is not TanhNormal:
             action, log_prob = rsample_and_log_prob(policy, (num_actions,))
@@ -117,8 +106,7 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
         return F.tanh_normal(loc.unsqueeze(-2), scale.unsqueeze(-2), noise, policy.low, policy.high)
 
     def _critic_losses(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        target = self.compute_target(tensordict)
-        action = required(tensordict, self.tensor_keys.action)
+        target, action = self.compute_target(tensordict), tensordict[self.tensor_keys.action]
         states = self._states(self.qvalue_network, tensordict, action.shape[:-1])
         quantiles = self._values("online", states, action)  # [*B, C, N]
         levels = F.quantile_midpoints(quantiles.shape[-1], device=quantiles.device, dtype=torch.float64)
@@ -137,7 +125,7 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
         return self.utility(_minimum(quantiles))
 
     def _batch_size(self, tensordict: TensorDictBase) -> torch.Size:
-        return required(tensordict, self.tensor_keys.action).shape[:-1]
+        return tensordict[self.tensor_keys.action].shape[:-1]
 
     def _batch_keys(self) -> tuple[list[NestedKey], list[NestedKey], list[NestedKey]]:
         return *self._transition_keys(), ["epistemic_std", "target_value"]

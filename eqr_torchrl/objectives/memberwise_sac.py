@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
-from tensordict.utils import NestedKey
-from torch import Tensor, nn
+from tensordict.utils import NestedKey, unravel_key
+from torch import Tensor
 from torchrl.modules.distributions.utils import rsample_and_log_prob
 
 from eqr_torchrl import functional as F
-from eqr_torchrl.objectives._soft_actor_critic import SoftActorCriticLoss, nested, required
+from eqr_torchrl.objectives._soft_actor_critic import SoftActorCriticLoss
 
 _MEMBERS = "members"
 
@@ -43,8 +42,6 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
         actor_network: stochastic policy, ``observation`` to ``action``.
         qvalue_network: one critic of ``M`` outputs, or one scalar critic for each member, which may differ in build;
             writing ``state_action_value``, shape ``[..., M]`` or ``[..., 1]``, in units of return.
-        utility: maps the members' values ``[..., M]`` to the scalar ``[...]`` that the actor ascends.
-        num_qvalue_nets: number of critics, ``1`` or ``M``.
         reward_bounds: smallest and largest reward of a step where they are known. Targets are clipped to the values
             that they allow, of episodes that may end at any time, and the bonus at the target entropy.
         **options: those of :class:`~eqr_torchrl.objectives.SoftActorCriticLoss`.
@@ -59,14 +56,12 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
     def __init__(
         self,
         actor_network: ProbabilisticTensorDictSequential,
-        qvalue_network: TensorDictModule | Sequence[TensorDictModule],
+        qvalue_network: TensorDictModule | list[TensorDictModule],
         *,
-        utility: nn.Module | None = None,
-        num_qvalue_nets: int | None = None,
         reward_bounds: tuple[float, float] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(actor_network, qvalue_network, utility=utility, num_qvalue_nets=num_qvalue_nets, **options)
+        super().__init__(actor_network, qvalue_network, **options)
         if reward_bounds is not None and not reward_bounds[0] < reward_bounds[1]:
             raise ValueError(f"reward_bounds must increase, got {tuple(reward_bounds)}.")
         self.reward_bounds = reward_bounds
@@ -74,26 +69,18 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
     def compute_target(self, tensordict: TensorDictBase) -> Tensor:
         """Target ``[*B, M]`` of each member's value on a batch ``[*B]`` of either kind, without gradient."""
         transitions, own_rows = self._transitions(tensordict)
-        successors = required(transitions, "next")
-        reward, terminated = (value.squeeze(-1) for value in self._outcome(successors))
+        batch, successors = self._batch_size(tensordict), transitions["next"]
+        reward, terminated = self._outcome(successors, batch, ("B, M",) if own_rows else ("B, M, K",))
         if own_rows:  # one draw: K = 1
             successors, reward, terminated = successors.unsqueeze(-1), reward.unsqueeze(-1), terminated.unsqueeze(-1)
-        batch = self._batch_size(tensordict)
-        if reward.ndim != len(batch) + 2 or reward.shape[: len(batch)] != batch:
-            raise RuntimeError(
-                f'"next" must have batch size [*B, M, K] with B = {tuple(batch)}: got a {self.tensor_keys.reward!r} of '
-                f"shape {(*reward.shape, 1)}."
-            )
-        discount = self._discount(transitions, (*batch, reward.shape[-2] if own_rows else 1))
+        gamma = self._discount(transitions, (*batch, reward.shape[-2] if own_rows else 1))
         with torch.no_grad():
-            states = self._states(self.actor_network, successors, reward.shape, '"next"')
+            states = self._states(self.actor_network, successors, reward.shape)
             action, log_prob = rsample_and_log_prob(self._policy(states, reward.shape, target=True))
-            states = self._states(self.qvalue_network, successors, reward.shape, '"next"')
+            states = self._states(self.qvalue_network, successors, reward.shape)
             values = self._member_values(states, action)  # [*B, M, K]
             values, log_prob = values.unsqueeze(-1), log_prob + self._log_half_range
-            target = F.epistemic_quantile_target(
-                reward, terminated, values, log_prob, gamma=discount, alpha=self._alpha
-            )
+            target = F.epistemic_quantile_target(reward, terminated, values, log_prob, gamma=gamma, alpha=self._alpha)
             return target if self.reward_bounds is None else target.clamp(*self._value_bounds(*self.reward_bounds))
 
     def _value_bounds(self, smallest: float, largest: float) -> tuple[Tensor, Tensor]:
@@ -125,7 +112,7 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
 
     def _critic_losses(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         inputs, own_rows = self._transitions(tensordict)
-        action = required(inputs, self.tensor_keys.action, f'"{_MEMBERS}"' if own_rows else "the batch")
+        action = inputs[self.tensor_keys.action]
         if own_rows and action.shape[-2] != self.num_qvalue_nets:
             raise RuntimeError(
                 f'"members" must hold one row for each of {self.num_qvalue_nets} critics, batch size [*B, M]: got an '
@@ -143,21 +130,21 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
     def _policy_value(self, quantiles: Tensor) -> Tensor:
         return self.utility(quantiles.flatten(-2))  # [*B, M]: one equally likely value from each member
 
-    def _transitions(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, bool]:
+    def _transitions(self, tensordict: TensorDictBase) -> tuple[Any, bool]:
         """What the critics learn from, and whether each has rows of its own."""
         members = tensordict.get(_MEMBERS, None)
         if members is None and self.num_qvalue_nets > 1 and tensordict.get("next", None) is None:
-            members = required(tensordict, _MEMBERS)
+            members = tensordict[_MEMBERS]
         return (tensordict, False) if members is None else (members, True)
 
     def _batch_size(self, tensordict: TensorDictBase) -> torch.Size:
         transitions, own_rows = self._transitions(tensordict)
-        return required(transitions, self.tensor_keys.action).shape[: -2 if own_rows else -1]
+        return transitions[self.tensor_keys.action].shape[: -2 if own_rows else -1]
 
     def _batch_keys(self) -> tuple[list[NestedKey], list[NestedKey], list[NestedKey]]:
         needed, optional = self._transition_keys()
         if self.num_qvalue_nets == 1:
             return needed, optional, ["epistemic_std", "target_value"]
-        needed, optional = ([nested(_MEMBERS, key) for key in keys] for keys in (needed, optional))
+        needed, optional = ([unravel_key((_MEMBERS, key)) for key in keys] for keys in (needed, optional))
         # members with rows of their own have no common state at which their spread means anything
         return [*self.actor_network.in_keys, *needed], optional, ["target_value"]

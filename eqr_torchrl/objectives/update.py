@@ -23,7 +23,6 @@ def make_optimizer(
     The policy's rate is also that of a utility's trainable parameters, and of an encoder that critics share.
 
     Examples:
-        >>> from eqr_torchrl.objectives import EpistemicQuantileLoss
         >>> optimizer = make_optimizer(EpistemicQuantileLoss(toy_actor(), toy_critic()), lr_actor=1e-4)
         >>> [group["lr"] for group in optimizer.param_groups]
         [0.0001, 0.0003, 0.0003]
@@ -38,8 +37,7 @@ def make_optimizer(
     if isinstance(utility, torch.nn.Module):  # what the policy ascends learns with it
         policy += [parameter for parameter in utility.parameters() if parameter.requires_grad]
     shared = {id(parameter) for parameter in policy}  # an encoder of both learns at the policy's rate
-    critics = [value for value in networks.qvalue_network_params.values(True, True) if value.requires_grad]
-    critics = [value for value in critics if id(value) not in shared]
+    critics = [v for v in networks.qvalue_network_params.values(True, True) if v.requires_grad and id(v) not in shared]
     groups = [{"params": policy, "lr": lr_actor}, {"params": critics, "lr": lr_critic}]
     if loss.log_alpha.requires_grad:
         groups.append({"params": [loss.log_alpha], "lr": lr_alpha})
@@ -58,7 +56,7 @@ def make_update(
     policy_every: int = 1,
     cuda_graph: bool = False,
 ) -> Callable[..., TensorDictBase]:
-    """One update as a function: batch, losses, backward, optimiser step, target step.
+    """One update as a function of a batch to the detached losses: losses, backward, optimiser step, target step.
 
     Args:
         losses_of: maps a batch to a TensorDict of ``loss_qvalue``, ``loss_actor``, ``loss_alpha`` and what to report.
@@ -70,13 +68,9 @@ def make_update(
         after_step: called after the optimiser step, such as the ``step`` of a learning-rate scheduler.
         policy_every: policy and temperature learn in one of so many updates, the critics in each. Defaults to ``1``.
         cuda_graph: whether the step on a batch is recorded at its fifth call and replayed from then on (CUDA only).
-            Batches must keep their keys and shapes, and random numbers come from torch's global generator.
-
-    Returns:
-        A function of a batch, or of nothing if ``sample`` is given, to the detached losses and report.
+            Batches must keep their keys and shapes.
 
     Examples:
-        >>> from eqr_torchrl.objectives import EpistemicQuantileLoss
         >>> loss = EpistemicQuantileLoss(toy_actor(), toy_critic())
         >>> clip = lambda: nn.utils.clip_grad_norm_(loss.parameters(), 10.0)
         >>> update = make_update(loss, make_optimizer(loss), SoftUpdate(loss, tau=0.005), before_step=clip)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from eqr_torchrl.world_models.base import WorldModel
-from eqr_torchrl.world_models.early_stopping import EarlyStoppingFit
-from eqr_torchrl.world_models.fit import WorldModelFit
-from eqr_torchrl.world_models.fixed_steps import FixedStepsFit
+from eqr_torchrl.world_models.fit import EarlyStoppingFit, FixedStepsFit, WorldModelFit
 from eqr_torchrl.world_models.gaussian import GaussianEnsemble, make_world_model
 
 __all__ = [

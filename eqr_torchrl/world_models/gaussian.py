@@ -34,9 +34,7 @@ class GaussianEnsemble(WorldModel):
 
     The probabilistic ensemble of `Chua et al. (2018) <https://arxiv.org/abs/1805.12114>`_ with the sizes of `Luis et
     al. (2024) <https://arxiv.org/abs/2308.06590>`_. Inputs :math:`x` and targets are standardised, entry by entry. An
-    entry that never changed is predicted as it was, without noise. The paper's code does not standardise targets: a
-    member then cannot predict a noise above :math:`e^{0.25} \approx 1.3` in units of the environment, and misses
-    rewards much larger or smaller than 1.
+    entry that never changed is predicted as it was, without noise.
 
     With a prior scale :math:`b > 0`, fixed random networks :math:`p_m` (:class:`RandomPrior`) make members disagree by
     about :math:`b` where there are no data. The first fit fixes :math:`b` and the standardisation of their inputs: in
@@ -48,7 +46,8 @@ class GaussianEnsemble(WorldModel):
         num_members: number of members, ``M``.
         num_cells: sizes of the hidden layers, each followed by a SiLU. The paper has 400 cells for the quadruped.
         learn_reward: whether the reward is predicted, as last entry; if not, the imagined environment needs a function.
-        normalize_targets: whether targets are standardised.
+        normalize_targets: whether targets are standardised. The paper's code does not: its members cannot predict a
+            noise above :math:`e^{0.25} \approx 1.3`, in units of the environment, and miss rewards far from 1 in size.
         prior_scale: :math:`b` of the change of the observation, in standard deviations of its entries at the first fit.
         reward_prior_scale: :math:`b` of the reward, in its units: how far unseen rewards may lie from those seen; or a
             function of the rewards ``[n]`` of the first fit to it.
@@ -111,9 +110,7 @@ class GaussianEnsemble(WorldModel):
     def update_statistics(self, inputs: Tensor, targets: Tensor) -> None:
         """Replaces the statistics of inputs ``[n, S + A]`` and targets ``[n, D]``; the first ones fix the prior."""
         self.normalizer.update(inputs)
-        # float64: float32 sums lose an entry's small spread around a large mean
-        var, mean = torch.var_mean(targets.double(), 0, correction=min(1, len(targets) - 1))
-        std = var.sqrt()
+        std, mean = torch.std_mean(targets.double(), 0, correction=min(1, len(targets) - 1))
         std = torch.where(std > _SMALLEST_SPREAD * mean.abs(), std, 0.0)  # rounding is no change
         if self.prior_normalizer is not None:
             if not self.prior_is_fixed:
@@ -211,8 +208,6 @@ def make_world_model(
         >>> make_world_model(toy_env(), num_members=2, num_cells=(8,)).noise_dim
         4
     """
-    kwargs["reward_prior_scale"] = reward_prior_scale
-    if reward_prior_scale is None:
-        kwargs["reward_prior_scale"] = partial(plausible_reward, bounds=reward_bounds)
-    observation_dim = env.observation_spec["observation"].shape[-1]
-    return GaussianEnsemble(observation_dim, env.action_spec_unbatched.shape[-1], **kwargs)
+    scale: Any = partial(plausible_reward, bounds=reward_bounds) if reward_prior_scale is None else reward_prior_scale
+    sizes = env.observation_spec["observation"].shape[-1], env.action_spec_unbatched.shape[-1]
+    return GaussianEnsemble(*sizes, reward_prior_scale=scale, **kwargs)

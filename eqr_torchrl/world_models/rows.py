@@ -17,11 +17,8 @@ def prediction_errors(mean: Tensor, scale: Tensor, target: Tensor) -> tuple[Tens
 
     .. math:: (\mu - y)^2, \quad z^2 = (\mu - y)^2 / \sigma^2, \quad z^2 + 2 \log \sigma
 
-    An entry that never changed in a fit is predicted without noise, :math:`\sigma = 0`. It counts nothing where it came
-    as predicted (:math:`z^2 = 0`, a loss of 0), and is infinitely unlikely where it did not.
-
-    Of means, standard deviations and observed values ``[..., D]``. The loss is twice the negative log-likelihood in
-    nats, without its constant.
+    Of means, standard deviations and observed values ``[..., D]``; the loss is in twice nats, without its constant. An
+    entry that never changed in a fit, :math:`\sigma = 0`, counts nothing where it came as predicted, else infinitely.
     """
     squared, noisy = (mean - target).square(), scale > 0
     certain = torch.where(torch.isclose(mean, target), 0.0, torch.inf)  # rounding is no surprise
@@ -87,9 +84,7 @@ def mean_errors(world_model: GaussianEnsemble, rows: Rows, index: Tensor, *, uni
 
 
 def _column(data: TensorDictBase, key: NestedKey, size: int, reference: Tensor) -> Tensor:
-    value = data.get(key, None)
-    if value is None:
-        raise ValueError(f"data must hold {key!r}, got the keys {sorted(map(str, data.keys(True, True)))}.")
+    value = data[key]
     if value.ndim != 2 or value.shape[-1] != size:
         raise ValueError(f"data[{key!r}] must be of shape [n, {size}], got {tuple(value.shape)}.")
     bad = int((~torch.isfinite(value)).any(-1).sum())

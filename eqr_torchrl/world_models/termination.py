@@ -48,25 +48,22 @@ class EndBatches:
     sets the ``log_imbalance`` of the network.
     """
 
-    def __init__(
-        self, network: TerminationNetwork, inputs: Tensor, ended: Tensor, generator: torch.Generator | None
-    ) -> None:
-        self.network, self.inputs, self.generator = network, inputs, generator
+    def __init__(self, network: TerminationNetwork, inputs: Tensor, ended: Tensor) -> None:
+        self.network, self.inputs = network, inputs
         groups = ended.nonzero().squeeze(-1), (~ended).nonzero().squeeze(-1)
         self.num_ends, num_members = len(groups[0]), len(next(network.parameters()))
         network.log_imbalance.fill_(len(groups[1])).div_(self.num_ends).log_()  # without ends infinite
-        self.groups = [g[self._draw(len(g), (num_members, len(g)))] for g in groups] if all(map(len, groups)) else []
+        self.groups: list[Tensor] = []
+        if all(map(len, groups)):
+            self.groups = [g[torch.randint(len(g), (num_members, len(g)), device=g.device)] for g in groups]
 
     def loss(self, batch_size: int) -> Tensor | float:
         """Cross-entropy of each member on a new batch, shape ``[M]``; 0 where nothing, or everything, ended."""
         if not self.groups:
             return 0.0
         size = (len(self.groups[0]), max(batch_size // 2, 1))
-        rows = torch.cat([group.gather(1, self._draw(group.shape[1], size)) for group in self.groups], 1)  # [M, B]
+        draws = [g.gather(1, torch.randint(g.shape[1], size, device=g.device)) for g in self.groups]
+        rows = torch.cat(draws, 1)  # [M, B]
         logits = self.network.balanced_logits(self.inputs[rows]).squeeze(-1)
         ended = (torch.arange(rows.shape[1], device=rows.device) < size[1]).to(logits).expand_as(logits)
         return binary_cross_entropy_with_logits(logits, ended, reduction="none").mean(-1)
-
-    def _draw(self, below: int, size: tuple[int, int]) -> Tensor:
-        device = self.inputs.device if self.generator is None else self.generator.device
-        return torch.randint(below, size, generator=self.generator, device=device).to(self.inputs.device)

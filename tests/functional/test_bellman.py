@@ -44,11 +44,11 @@ def test_terminated_rows_ignore_whatever_the_critic_says_there():
 
 def test_shapes_that_do_not_fit_are_named():
     flags = torch.zeros(2, 3, 4, dtype=torch.bool)
-    with pytest.raises(ValueError, match="next_quantiles .* must agree"):
+    with pytest.raises(ValueError, match="must agree"):
         F.epistemic_quantile_target(
             torch.zeros(2, 3, 4), flags, torch.zeros(2, 3, 5, 7), torch.zeros(2, 3, 4), gamma=1, alpha=1
         )
-    with pytest.raises(ValueError, match="reward must be of shape"):
+    with pytest.raises(ValueError, match="must agree"):
         F.epistemic_quantile_target(
             torch.zeros(2, 4), flags, torch.zeros(2, 3, 4, 7), torch.zeros(2, 3, 4), gamma=1, alpha=1
         )

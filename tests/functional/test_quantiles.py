@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
@@ -18,8 +16,6 @@ def pairwise_loss(quantiles, targets, levels, kappa):
 
 def test_midpoints_are_the_odd_multiples_of_half_a_bin():
     assert F.quantile_midpoints(4).tolist() == [1 / 8, 3 / 8, 5 / 8, 7 / 8]
-    with pytest.raises(ValueError, match="num_quantiles must be positive, got 0"):
-        F.quantile_midpoints(0)
 
 
 # pinball: 1/4 * (1 + 1 + 4) / 3 + 3/4 * (0 + 0 + 3) / 3;  huber: 1/4 * (.5 + .5 + 3.5) / 3 + 3/4 * (0 + 0 + 2.5) / 3
@@ -136,31 +132,10 @@ def test_a_nan_target_shows_in_the_loss():
     assert loss.isnan().tolist() == [True, False]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "kappa", "message"),
-    [
-        ((torch.zeros(2, 3), torch.zeros(2, 4), torch.zeros(4)), 1.0, "levels must hold one entry per quantile"),
-        ((torch.zeros(2, 3), torch.zeros(1, 4), torch.zeros(3)), 1.0, "targets must have the batch shape"),
-        (
-            (torch.zeros(2, 3), torch.zeros(2, 4), torch.zeros(3)),
-            -1.0,
-            "kappa must be finite and not negative, got -1.0",
-        ),
-        (
-            (torch.zeros(2, 3), torch.zeros(2, 4), torch.zeros(3)),
-            math.nan,
-            "kappa must be finite and not negative, got nan",
-        ),
-        (
-            (torch.zeros(2, 3), torch.zeros(2, 4), torch.zeros(3)),
-            math.inf,
-            "kappa must be finite and not negative, got inf",
-        ),
-    ],
-)
-def test_bad_arguments_are_named(arguments, kappa, message):
-    with pytest.raises(ValueError, match=message):
-        F.quantile_huber_loss(*arguments, kappa=kappa)
+@pytest.mark.parametrize("sizes", [((2, 3), (2, 4), 4), ((2, 3), (1, 4), 3), ((2, 3), (2, 0), 3)])
+def test_shapes_that_do_not_fit_are_named(sizes):
+    with pytest.raises(ValueError, match="must agree"):
+        F.quantile_huber_loss(*map(torch.zeros, sizes))
 
 
 @pytest.mark.parametrize(("num_samples", "num_quantiles"), [(10, 3), (5000, 10), (7, 7), (3, 8), (1, 4), (255, 51)])
@@ -182,9 +157,6 @@ def test_wasserstein_distances_of_shifted_and_shuffled_atoms():
     assert F.wasserstein_distance(q, other).item() == pytest.approx(1)
     assert F.wasserstein_distance(q, other, p=2).item() == pytest.approx(3**0.5)
     assert F.wasserstein_distance(q, other, p=float("inf")).item() == 3
-    for p in (0.5, float("nan")):
-        with pytest.raises(ValueError, match=f"p must be at least 1, got {p}"):
-            F.wasserstein_distance(q, other, p=p)
 
 
 @pytest.mark.parametrize("num_values", [1, 2, 3, 7, 8, 9, 255, 256, 257])

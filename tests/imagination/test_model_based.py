@@ -190,21 +190,6 @@ def test_a_seed_fixes_everything(env_of, member):
     assert torch.equal(rollouts[0], rollouts[1]) and not torch.equal(rollouts[0], rollouts[2])
 
 
-@pytest.mark.parametrize("member", ["fixed", "resampled"])
-def test_its_own_generator_fixes_everything_and_leaves_the_global_one_alone(env_of, member):
-    before, rollouts = torch.get_rng_state(), []
-    states = torch.arange(27.0).view(9, 3)
-    for seed in (1, 1, 2):
-        generator = torch.Generator().manual_seed(seed)
-        env = env_of(member=member, scale=1.0, start_states=states, generator=generator)
-        rollouts.append(env.rollout(3, toy_still)["next", "observation"])
-    assert torch.equal(before, torch.get_rng_state())
-    assert torch.equal(rollouts[0], rollouts[1]) and not torch.equal(rollouts[0], rollouts[2])
-    env.set_seed(1)  # seeds the generator, not the global one
-    assert torch.equal(env.rollout(3, toy_still)["next", "observation"], rollouts[0])
-    assert torch.equal(before, torch.get_rng_state())
-
-
 def toy_still(tensordict):
     return tensordict.set("action", torch.zeros(*tensordict.batch_size, 1))
 
@@ -406,16 +391,6 @@ def test_start_states_take_the_type_of_the_model(env_of):
 def test_start_states_of_another_shape_are_named_when_it_is_built(env_of, shape):
     with pytest.raises(ValueError, match=r"start_states must be of shape \[n, 3\] with n > 0, got"):
         env_of(start_states=torch.zeros(shape))
-
-
-@pytest.mark.parametrize("member", ["fixed", "resampled"])
-def test_a_generator_may_live_on_another_device_than_the_model(env_of, monkeypatch, member):
-    # "meta" stands in for CUDA, where a model draws with a generator of the CPU
-    env = env_of(member=member, generator=torch.Generator())
-    env.world_model.to("meta")
-    monkeypatch.setattr(ModelBasedEnv, "device", torch.device("meta"))
-    state, action = torch.zeros(3, 4, 3, device="meta"), torch.zeros(3, 4, 1, device="meta")
-    assert [value.device.type for value in env.step_rows(state, action)] == ["meta"] * 3
 
 
 @pytest.fixture

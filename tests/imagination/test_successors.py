@@ -17,9 +17,9 @@ DRIFT, REWARD = [1.0, 10.0, 100.0, 1000.0], [0.5, 1.5, 2.5, 3.5]
 
 @pytest.fixture
 def successors_of(known_model):
-    def make(*, scale=0.0, generator=None, termination_fn=never_terminates, member="fixed", **kwargs):
+    def make(*, scale=0.0, termination_fn=never_terminates, member="fixed", **kwargs):
         model = known_model(DRIFT, REWARD, scale=scale)
-        env = ModelBasedEnv(model, toy_env(), termination_fn=termination_fn, generator=generator, member=member)
+        env = ModelBasedEnv(model, toy_env(), termination_fn=termination_fn, member=member)
         return EnsembleSuccessors(env, **kwargs)
 
     return make
@@ -80,13 +80,11 @@ def test_stratified_draws_fall_one_into_each_bin_and_their_mean_varies_less(succ
     torch.testing.assert_close(means["stratified"], torch.full((3,), 0.139 / 4), atol=0.005, rtol=0)
 
 
-def test_a_generator_makes_it_reproducible_and_leaves_the_global_one_alone(successors_of):
-    batch = toy_batch(B=8)
-    before = torch.get_rng_state()
-    outs = [
-        successors_of(scale=1.0, generator=torch.Generator().manual_seed(seed))(batch.clone()) for seed in (1, 1, 2)
-    ]
-    assert torch.equal(before, torch.get_rng_state())
+def test_a_seed_makes_it_reproducible(successors_of):
+    batch, outs = toy_batch(B=8), []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        outs.append(successors_of(scale=1.0)(batch.clone()))
     assert (outs[0] == outs[1]).all() and not torch.equal(*(out["next", "observation"] for out in outs[1:]))
 
 
@@ -133,8 +131,8 @@ def test_a_batch_of_any_shape_is_the_flattened_batch(successors_of, size):
     flat = toy_batch(B=max(1, torch.Size(size).numel())).select("observation", "action")
     outs = []
     for batch in (flat.clone(), flat.reshape(size)):
-        generator = torch.Generator().manual_seed(1)
-        outs.append(successors_of(scale=1.0, generator=generator)(batch)["next"])
+        torch.manual_seed(1)
+        outs.append(successors_of(scale=1.0)(batch)["next"])
     assert outs[1].batch_size == (*size, 4, 4)
     assert (outs[1].reshape(outs[0].shape) == outs[0]).all()
 
@@ -153,22 +151,10 @@ def test_steps_of_the_replayed_successor_go_with_it(successors_of):
     assert successors_of()(batch).get("steps_to_next_obs", None) is None  # a model's successor is one step away
 
 
-@pytest.mark.parametrize(
-    ("key", "message"),
-    [
-        ("observation", "the batch must hold 'observation', got 'action', 'next'"),
-        ("action", "the batch must hold 'action', got 'observation', 'next'"),
-    ],
-)
-def test_a_missing_key_is_named(successors_of, key, message):
-    with pytest.raises(RuntimeError, match=message):
+@pytest.mark.parametrize("key", ["observation", "action"])
+def test_a_missing_key_is_named(successors_of, key):
+    with pytest.raises(KeyError, match=f'key "{key}" not found'):
         successors_of()(toy_batch(B=4).exclude(key))
-
-
-def test_observations_and_actions_of_different_batches_are_named(successors_of):
-    batch = TensorDict({"observation": torch.zeros(4, 3), "action": torch.zeros(4, 2, 1)}, [4])
-    with pytest.raises(RuntimeError, match=r"must have one batch size: got shapes \(4, 3\) and \(4, 2, 1\)"):
-        successors_of()(batch)
 
 
 def test_frozen_parameters_of_the_model_stay_frozen():
@@ -219,16 +205,3 @@ def test_anything_but_the_bare_environment_is_refused(known_model):
         ValueError, match=r"model_env must be a ModelBasedEnv, got TransformedEnv: .* bypass transforms"
     ):
         EnsembleSuccessors(TransformedEnv(env, RewardScaling(0.0, 100.0)))
-
-
-@pytest.mark.parametrize("sampling", ["stratified", "iid"])
-def test_a_generator_may_live_on_another_device_than_the_model(known_model, monkeypatch, sampling):
-    # "meta" stands in for CUDA, where a model draws with a generator of the CPU
-    env = ModelBasedEnv(known_model(DRIFT, REWARD), toy_env(), termination_fn=never_terminates)
-    env.generator = torch.Generator()
-    env.world_model.to("meta")
-    monkeypatch.setattr(ModelBasedEnv, "device", torch.device("meta"))
-    batch = toy_batch(B=6).select("observation", "action").to("meta")
-    out = EnsembleSuccessors(env, sampling=sampling)(batch)
-    assert out["next", "observation"].device.type == "meta"
-    assert out["next", "observation"].shape == (6, 4, 4, 3)

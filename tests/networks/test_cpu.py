@@ -16,12 +16,8 @@ from eqr_torchrl.world_models import GaussianEnsemble
 @pytest.mark.parametrize(("flag", "fast"), [("avx512_bf16", True), ("amx_bf16", True), ("avx2", False)])
 def test_auto_is_bf16_where_the_cpu_has_the_instructions(monkeypatch, flag, fast):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {flag: True})
-    _cpu._bf16_is_fast.cache_clear()
-    try:
-        assert _cpu.uses_bf16("auto") is fast
-        assert _cpu.uses_bf16("bf16") and not _cpu.uses_bf16("fp32")
-    finally:
-        _cpu._bf16_is_fast.cache_clear()
+    assert _cpu.uses_bf16("auto") is fast
+    assert _cpu.uses_bf16("bf16") and not _cpu.uses_bf16("fp32")
 
 
 @pytest.mark.parametrize(

@@ -167,20 +167,16 @@ def test_transitions_over_n_steps_bootstrap_with_gamma_to_the_n():
 
 
 @pytest.mark.parametrize(
-    ("key", "message"),
+    "key",
     [
-        ("members", "the batch must hold 'members', got 'observation'"),
-        ("observation", "the batch must hold 'observation', got 'members'"),
-        (("members", "action"), "\"members\" must hold 'action', got 'observation', 'next'"),
-        (("members", "next"), "the batch must hold 'next', got 'observation', 'action'"),
-        (("members", "next", "reward"), "\"next\" must hold 'reward', got 'observation', 'terminated', 'done'"),
-        (("members", "next", "observation"), "\"next\" must hold 'observation', got 'reward', 'terminated', 'done'"),
+        *(("members",), ("observation",), ("members", "action"), ("members", "next")),
+        *(("members", "next", "reward"), ("members", "next", "observation")),
     ],
 )
-def test_a_missing_key_is_named(key, message):
+def test_a_missing_key_is_named(key):
     batch = member_batch()
     del batch[key]
-    with pytest.raises(RuntimeError, match=message):
+    with pytest.raises(KeyError, match=f'key "{key[-1]}" not found'):
         make_loss(toy_critics(), toy_actor(), target_entropy="auto")(batch)
 
 

@@ -9,6 +9,7 @@ from torch import nn
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 
 from eqr_torchrl.world_models import EarlyStoppingFit, GaussianEnsemble
+from eqr_torchrl.world_models import fit as fits
 
 STATE, PUSH = torch.tensor([[0.9, 0.1], [0.0, 0.8]]), torch.tensor([[0.0, 0.5]])
 STATE_NOISE, REWARD_NOISE = 0.1, 0.3
@@ -30,23 +31,19 @@ def make(num_members: int = 3, num_cells=(16,), seed: int = 0, **kwargs) -> Gaus
     return GaussianEnsemble(2, 1, num_members=num_members, num_cells=num_cells, **kwargs)
 
 
-def fit(model, data, *, lr: float = 1e-2, generator=None, progress=None, **settings):
-    return EarlyStoppingFit(model, lr=lr, **settings)(data, generator=generator, progress=progress)
+def fit(model, data, *, lr: float = 1e-2, **settings):
+    return EarlyStoppingFit(model, lr=lr, **settings)(data)
 
 
 def weights(model: nn.Module) -> list[torch.Tensor]:
     return [parameter.detach().clone() for parameter in model.parameters()]
 
 
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def test_recovers_mean_and_noise_of_a_linear_system():
     model = make(num_members=3, num_cells=(32,))
     # squared error settles before the variance does: go on until it rises
     settings = {"patience": 15, "min_improvement": 0.0}
-    metrics = fit(model, linear_system(4000), generator=generator(), **settings)
+    metrics = fit(model, linear_system(4000), **settings)
     fresh = linear_system(500, seed=1)
     state, action = fresh["observation"], fresh["action"]
     with torch.no_grad():
@@ -67,14 +64,14 @@ def test_members_with_equal_weights_part_because_their_bootstrap_samples_differ(
     with torch.no_grad():
         for parameter in model.parameters():
             parameter[1] = parameter[0]
-    fit(model, linear_system(60), max_epochs=20, generator=generator())
+    fit(model, linear_system(60), max_epochs=20)
     for parameter in model.parameters():
         assert not torch.allclose(parameter[0], parameter[1], atol=1e-4)
 
 
 def test_members_disagree_more_far_from_the_data():
     model = make(num_members=5)
-    fit(model, linear_system(500), generator=generator())
+    fit(model, linear_system(500))
     with torch.no_grad():
         near, _ = model(torch.randn(100, 2).expand(5, 100, 2), torch.zeros(5, 100, 1))
         far, _ = model((20 * torch.randn(100, 2)).expand(5, 100, 2), torch.zeros(5, 100, 1))
@@ -84,14 +81,14 @@ def test_members_disagree_more_far_from_the_data():
 def test_without_improvement_the_initial_weights_stay():
     model = make()
     before = weights(model)
-    metrics = fit(model, linear_system(100), lr=1e3, patience=2, generator=generator())
+    metrics = fit(model, linear_system(100), lr=1e3, patience=2)
     assert metrics["member_epochs"] == [2, 2, 2]
     torch.testing.assert_close(weights(model), before, rtol=0, atol=0)
 
 
 def test_likelihood_lets_members_learn_their_noise_where_the_mean_is_right_from_the_start():
     # states that stay but for noise of 0.05: a mean change of zero is the truth, and a network of zeros states it
-    data, draw = linear_system(2000), generator(5)
+    data, draw = linear_system(2000), torch.Generator().manual_seed(5)
     data["next"]["observation"] = data["observation"] + 0.05 * torch.randn(2000, 2, generator=draw)
     data["next"]["reward"] = 0.05 * torch.randn(2000, 1, generator=draw)
     stated = {}
@@ -99,7 +96,7 @@ def test_likelihood_lets_members_learn_their_noise_where_the_mean_is_right_from_
         model = make(normalize_targets=False)  # normalised, the untrained scale is that of the data
         for parameter in model.layers[-1].parameters():
             nn.init.zeros_(parameter)
-        fit(model, data, min_likelihood_improvement=counted, generator=generator())
+        fit(model, data, min_likelihood_improvement=counted)
         with torch.no_grad():
             scale = model(*(data[key].expand(3, -1, -1) for key in ("observation", "action")))[1]
         stated[counted] = scale.log().mean((0, 1)).exp()
@@ -107,21 +104,33 @@ def test_likelihood_lets_members_learn_their_noise_where_the_mean_is_right_from_
     torch.testing.assert_close(stated[0.01], torch.full((3,), 0.05), atol=0, rtol=0.2)
 
 
-def test_each_member_stops_alone_and_keeps_its_best_weights():
-    model = make(num_members=5, normalize_targets=False)  # reports are on the networks' scale, metrics in units
-    data, reports = linear_system(200), []
-    metrics = fit(model, data, patience=3, generator=generator(), progress=reports.append)
+def record_errors(monkeypatch, call=None) -> list[torch.Tensor]:
+    """Errors ``[2, M]`` of the held-out data: before the fit, after each epoch, and in the end of the kept weights."""
+    errors, measure = [], fits.mean_errors
+
+    def recorded(*args, **kwargs):
+        if len(errors) == call:
+            raise KeyboardInterrupt
+        errors.append(measure(*args, **kwargs))
+        return errors[-1]
+
+    monkeypatch.setattr(fits, "mean_errors", recorded)
+    return errors
+
+
+def test_each_member_stops_alone_and_keeps_its_best_weights(monkeypatch):
+    model = make(num_members=5, normalize_targets=False)  # the networks' scale is that of the environment
+    errors = record_errors(monkeypatch)
+    metrics = fit(model, linear_system(200), patience=3)
     epochs = metrics["member_epochs"]
-    assert len(set(epochs)) > 1
-    assert metrics["epochs"] == max(epochs) == len(reports) == reports[-1]["epoch"]
-    for report in reports:
-        assert report["active_members"] == [m for m in range(5) if report["epoch"] < epochs[m]]
-    # the best error that was reported is that of the weights that were kept
-    torch.testing.assert_close(reports[-1]["validation_mse"], metrics["validation_mse"], rtol=1e-4, atol=0)
+    assert len(set(epochs)) > 1 and metrics["epochs"] == max(epochs) == len(errors) - 2
     for member, last in enumerate(epochs):
-        best = [report["validation_mse"][member] for report in reports]
-        assert best[-1] > best[last - 4] * (1 - 0.01)  # no gain of min_improvement in the last `patience` epochs
-        assert last == 3 or best[last - 4] < best[last - 5] or last == 4
+        history = torch.stack(errors)[: last + 1, 0, member]
+        # the best error is that of the weights that were kept
+        assert metrics["validation_mse"][member] == pytest.approx(history.min().item(), rel=1e-4)
+        best = history.cummin(0).values
+        assert best[-1] > best[last - 3] * (1 - 0.01)  # no gain of min_improvement in the last `patience` epochs
+        assert last == 3 or best[last - 3] < best[last - 4]
 
 
 def test_what_a_member_learns_does_not_depend_on_the_others():
@@ -132,7 +141,8 @@ def test_what_a_member_learns_does_not_depend_on_the_others():
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter[1] *= 1e6
-        metrics = fit(model, linear_system(150), max_epochs=40, generator=generator())
+        torch.manual_seed(0)
+        metrics = fit(model, linear_system(150), max_epochs=40)
         results.append((metrics["member_epochs"], [p[[0, 2]] for p in weights(model)]))
     assert results[0][0][1] != results[1][0][1]
     assert results[0][0][::2] == results[1][0][::2]
@@ -144,16 +154,18 @@ def test_second_call_continues_with_weights_and_optimiser_state():
     data, settings = linear_system(100), {"lr": 1e-2, "batch_size": 20}
     look = EarlyStoppingFit(model, max_epochs=0)
     first_fit = EarlyStoppingFit(model, max_epochs=3, **settings)
-    first_fit(data, generator=generator())
+    first_fit(data)
     parameter = model.layers[0].weight
     assert first_fit.optimizer.state[parameter]["step"] == 3 * 4  # 80 training rows, 20 each
-    first = look(data, generator=generator())["validation_mse"]
+    torch.manual_seed(1)
+    first = look(data)["validation_mse"]
     second_fit = EarlyStoppingFit(model, max_epochs=2, **settings)
     second_fit.load_state_dict(first_fit.state_dict())
-    second_fit(data, generator=generator())
+    second_fit(data)
     assert second_fit.optimizer.state[parameter]["step"] == 5 * 4
     assert second_fit.optimizer.state[parameter]["exp_avg"].shape == parameter.shape
-    after = look(data, generator=generator())["validation_mse"]
+    torch.manual_seed(1)  # the same hold-out
+    after = look(data)["validation_mse"]
     assert all(b <= a for a, b in zip(first, after, strict=True))
 
 
@@ -164,14 +176,12 @@ def test_last_partial_batch_is_used():
     assert fitting.optimizer.state[model.layers[0].weight]["step"] == 2  # 60 + 20 of 80 rows
 
 
-def test_same_generator_seed_gives_the_same_result_and_leaves_the_global_one_alone():
+def test_the_seed_fixes_the_result():
     results = []
     for seed in (0, 0, 1):
         model = make()
-        torch.manual_seed(seed + 10)
-        state = torch.get_rng_state()
-        metrics = fit(model, linear_system(50), max_epochs=4, generator=generator(seed))
-        assert torch.equal(torch.get_rng_state(), state)
+        torch.manual_seed(seed)
+        metrics = EarlyStoppingFit(model, max_epochs=4)(linear_system(50))
         results.append((metrics["validation_mse"], weights(model)))
     torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
     assert results[0][0] != results[2][0]
@@ -225,20 +235,18 @@ def test_known_reward_needs_no_reward_in_the_data():
     assert max(metrics["validation_mse"]) < 0.025  # noise variance 0.01
 
 
-def test_model_is_whole_after_an_interruption():
-    model, seen = make(num_members=5), []
-
-    def progress(report):
-        seen.append(report["epoch"])
-        if len(report["active_members"]) < 5:
-            raise KeyboardInterrupt
-
+def test_model_is_whole_after_an_interruption(monkeypatch):
+    model = make(num_members=5)
     fitting = EarlyStoppingFit(model, lr=1e-2, patience=3)
-    with pytest.raises(KeyboardInterrupt):
-        fitting(linear_system(200), generator=generator(), progress=progress)
+    with monkeypatch.context() as patch:
+        record_errors(patch, call=9)  # after eight epochs and the steps of a ninth
+        torch.manual_seed(0)
+        with pytest.raises(KeyboardInterrupt):
+            fitting(linear_system(200))
     # each member has the weights that were its best ones by then, as if the fit had been told to end there
     stopped = make(num_members=5)
-    fit(stopped, linear_system(200), patience=3, max_epochs=seen[-1], generator=generator())
+    torch.manual_seed(0)
+    fit(stopped, linear_system(200), patience=3, max_epochs=8)
     torch.testing.assert_close(weights(model), weights(stopped), rtol=0, atol=0)
     assert fitting(linear_system(200))["epochs"] > 0
 
@@ -271,15 +279,14 @@ def test_data_that_are_not_finite_are_named_and_nothing_changes(key, value):
     ("data", "message"),
     [
         (linear_system(1), "at least two transitions, got 1"),
-        (linear_system(9).exclude("action"), "data must hold 'action', got the keys"),
-        (linear_system(9).exclude(("next", "reward")), r"data must hold \('next', 'reward'\)"),
+        (linear_system(9).exclude("action"), 'key "action" not found'),
+        (linear_system(9).exclude(("next", "reward")), 'key "reward" not found'),
         (linear_system(9).unsqueeze(0), r"data\['observation'\] must be of shape \[n, 2\], got \(1, 9, 2\)"),
     ],
 )
 def test_unusable_data_are_named(data, message):
-    model = make()
-    with pytest.raises(ValueError, match=message):
-        fit(model, data)
+    with pytest.raises((ValueError, KeyError), match=message):
+        fit(make(), data)
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_members_learn_from_samples_of_their_own():
 
 def test_the_flags_must_be_in_the_data_and_the_option_on():
     data = transitions(20)
-    with pytest.raises(ValueError, match=r"data must hold \('next', 'terminated'\)"):
+    with pytest.raises(KeyError, match='key "terminated" not found'):
         FixedStepsFit(make(), num_steps=1)(data.exclude(("next", "terminated")))
     with pytest.raises(RuntimeError, match="learn_termination must be True"):
         probability(GaussianEnsemble(2, 1, num_members=3, num_cells=(8,)), data)
