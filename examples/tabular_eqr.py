@@ -19,8 +19,9 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from eqr_torchrl.lab.runs import RunStatus, make_run_folder
+from eqr_torchrl.lab.runs import RunStatus
 from eqr_torchrl.lab.runs.cli import run_hydra
+from eqr_torchrl.lab.runs.folder import plan_run, prepare_folder
 
 sys.path.insert(0, str(Path(__file__).parent))  # the studies, however this script is started
 from tabular_studies.figures import STYLE, Findings
@@ -32,7 +33,7 @@ def main(cfg: DictConfig) -> None:
         torch.set_num_threads(cfg.num_threads)
     torch.manual_seed(cfg.seed)
     name = cfg.experiment._target_.rpartition(".")[-1]
-    folder = make_run_folder(cfg.runs_root, f"tabular-{name}-seed{cfg.seed}", cfg.run_dir)
+    folder = prepare_folder(plan_run(cfg.runs_root, f"tabular-{name}-seed{cfg.seed}", run_dir=cfg.run_dir))
     with matplotlib.rc_context(STYLE):
         try:
             findings: Findings = instantiate(

@@ -78,10 +78,11 @@ class ModelBasedEnv(ModelBasedEnvBase):
         device, dtype, size = like.device, like.dtype, torch.Size([world_model.num_members, rows_per_member])
         super().__init__(world_model, device=device, batch_size=size)  # pyright: ignore[reportArgumentType]
         self.termination_fn, self.reward_fn, self.member = termination_fn, reward_fn, member
-        if start_states is not None and (start_states.shape[1:] != (size_of_state,) or not len(start_states)):
-            shape = tuple(start_states.shape)
+        starts = None if start_states is None else torch.as_tensor(start_states, dtype=dtype, device=device)
+        if starts is not None and (starts.shape[1:] != (size_of_state,) or not len(starts)):
+            shape = tuple(starts.shape)
             raise ValueError(f"start_states must be of shape [n, {size_of_state}] with n > 0, got {shape}.")
-        self.reward_bounds, self.start_states = reward_bounds, None if start_states is None else start_states.to(like)
+        self.reward_bounds, self.start_states = reward_bounds, starts
         # predictions may leave any bounds
         state = Unbounded(torch.Size([*size, size_of_state]), device=device, dtype=dtype)
         self.observation_spec = Composite(observation=state, shape=size)

@@ -36,6 +36,9 @@ class EnsembleLinear(nn.Module):
         weight, bias = self.weight.bfloat16(), self.bias.bfloat16()
         return lambda inputs: torch.baddbmm(bias, inputs.bfloat16(), weight)
 
+    def extra_repr(self) -> str:
+        return "num_members={}, in_features={}, out_features={}".format(*self.weight.shape)
+
 
 class RandomPrior(nn.Module):
     r"""``M`` fixed random networks :math:`p_m`: outputs of mean 0 and standard deviation 1 on standard normal inputs.

@@ -55,6 +55,13 @@ def test_real_rows_come_first_and_hold_what_was_observed(replay):
     assert batch["next", "reward"][2:].flatten(1).std(1).min() > 0  # members differ
 
 
+def test_successors_are_predicted_for_imagined_rows_alone(replay, known_model):
+    model = known_model([0.0] * M, [0.0] * M)
+    successors = EnsembleSuccessors(ModelBasedEnv(model, toy_env(), termination_fn=never_terminates))
+    RealSuccessors(successors, replay, share=0.25)(toy_batch(B=8))
+    assert model.rows == [6]  # of each member: two of eight rows are real
+
+
 def test_a_batch_with_one_successor_each_takes_real_ones_too(replay):
     given = toy_batch(B=8)
     given["next", "done"] = given["next", "terminated"] = torch.zeros(8, 1, dtype=torch.bool)

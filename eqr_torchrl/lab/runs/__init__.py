@@ -14,7 +14,6 @@ from eqr_torchrl.lab.runs.checkpoint import (
 from eqr_torchrl.lab.runs.folder import (
     RunStatus,
     differing_settings,
-    make_run_folder,
     read_csv,
     read_status,
     rewind,
@@ -37,7 +36,6 @@ __all__ = [
     "latest_checkpoint",
     "load_agent",
     "load_checkpoint",
-    "make_run_folder",
     "read_csv",
     "read_status",
     "restore_state",

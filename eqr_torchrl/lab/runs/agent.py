@@ -76,11 +76,9 @@ class Agent:
         """Builds the environment the agent was trained in.
 
         Args:
-            **changes: arguments of the environment to set otherwise, such as ``seed`` or ``render_mode``.
-
-        Raises:
-            ValueError: if sizes or action bounds are not those of the training, or a policy file names code of somebody
-                else for its environment (``name="module:Env"`` allows it).
+            **changes: arguments of the environment to set otherwise, such as ``seed`` or ``render_mode``. Refused are
+                sizes and action bounds other than in training, and code that a policy file names for its environment
+                (``name="module:Env"`` allows it).
         """
         settings = dict(self.settings.get("env", {}))
         settings |= {name: 1 for name in settings if name == "num_envs"} | changes
@@ -95,13 +93,9 @@ class Agent:
         return env
 
     def make_model_env(self, env: EnvBase) -> Any:
-        """Builds the imagined environment in which each row stays in one member, with the run's rewards and ends.
+        """The imagined environment in which each row stays in one member, with the rewards and ends of the run.
 
-        Args:
-            env: the real environment, from :meth:`make_env`.
-
-        Returns:
-            A :class:`~eqr_torchrl.imagination.ModelBasedEnv`.
+        A :class:`~eqr_torchrl.imagination.ModelBasedEnv` of ``env``, the real environment, from :meth:`make_env`.
         """
         from hydra.utils import instantiate
 
@@ -155,13 +149,10 @@ class Agent:
         """Writes the deterministic policy for programs without this package.
 
         Inputs are observations ``[B, S]`` as float32, outputs actions ``[B, A]`` in units of the environment. What was
-        written is loaded again, and must act as the agent does on 1,000 observations.
+        written is loaded again, and must act as the agent does on 1,000 observations: a RuntimeError if not.
 
         Args:
             path: ``policy.onnx`` (needs the extra ``onnx``) or ``policy.pt2`` (for :func:`torch.export.load`).
-
-        Raises:
-            RuntimeError: if the written policy acts differently.
         """
         path = Path(path)
         if path.suffix not in (".onnx", ".pt2"):
@@ -296,9 +287,6 @@ def _build_by_hydra(settings: dict[str, Any]) -> EnvBase:
         raise (error.__cause__ or error) from None
 
 
-# --- what a policy was trained for
-
-
 def space_of(env: EnvBase) -> dict[str, Any]:
     """Name, observation size and action bounds of an environment, as plain values."""
     space = getattr(env.action_spec_unbatched, "space", None)
@@ -339,9 +327,6 @@ class SpaceOnly(EnvBase):
         raise RuntimeError(f"{self.env_name} has no simulator here.")
 
     _step = _set_seed = _reset  # pyright: ignore[reportAssignmentType]
-
-
-# --- the policy file
 
 
 def describe_actor(actor: Any, space: Mapping[str, Any]) -> dict[str, Any] | None:

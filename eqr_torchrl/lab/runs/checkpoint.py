@@ -46,15 +46,11 @@ def save_checkpoint(
 
     Args:
         path: the file, e.g. ``checkpoint_path(run_dir, env_steps)``; its folder is made.
-        state: nested dictionaries, lists and tuples of tensors, numbers and strings; see
-            :func:`~eqr_torchrl.lab.runs.capture_state`.
+        state: nested dictionaries, lists and tuples of tensors, numbers and strings, as
+            :func:`~eqr_torchrl.lab.runs.capture_state` makes it. What ``torch.load(weights_only=True)`` would refuse is
+            an error that names it, before anything is written.
         fingerprint: plain values that a run which resumes from here must share (algorithm, environment, sizes).
         keep_last: how many checkpoints of this folder to keep, newest first; ``None`` keeps all.
-
-    Raises:
-        ValueError: if ``state`` holds something that ``torch.load(weights_only=True)`` would refuse (it is named).
-            Nothing is written then.
-        OSError: if the disk is full; the file and the reason are named.
 
     Examples:
         >>> import tempfile
@@ -85,20 +81,11 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: str | Path, *, fingerprint: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Reads what :func:`save_checkpoint` wrote, to the CPU.
+    """The ``state`` that :func:`save_checkpoint` wrote, on the CPU.
 
     The tensors are mapped from the file, so that a replay buffer of tens of gigabytes is in memory once when it is
-    restored, not twice; nothing done to them reaches the file.
-
-    Args:
-        path: the file.
-        fingerprint: what this run would have saved with a checkpoint of its own; compared entry by entry.
-
-    Returns:
-        The saved ``state``.
-
-    Warns:
-        UserWarning: if it was written with other versions of Python, torch or the libraries in between.
+    restored, not twice; nothing done to them reaches the file. ``fingerprint``, what this run would have saved itself,
+    is compared entry by entry; other versions of Python, torch or the libraries in between are a warning.
     """
     path = Path(path)
     if not path.is_file():
@@ -189,14 +176,12 @@ def capture_state(**parts: Any) -> dict[str, Any]:
     """Collects the state of all parts of a run, and of the global random number generators, for ``save_checkpoint``.
 
     Nothing is copied, and of a replay buffer the filled part alone is kept: save the result before training continues.
+    One entry per part, and ``"rng"``: the global generators of Python, NumPy and torch (CPU and CUDA).
 
     Args:
         **parts: modules (losses with their target networks, world models), optimisers, TorchRL replay buffers,
             ``torch.Generator`` objects, anything made of such parts (its ``state_parts`` maps names to them), anything
             else with ``state_dict`` and ``load_state_dict``, and plain values, which are kept unchanged.
-
-    Returns:
-        One entry per part and ``"rng"``: the global generators of Python, NumPy and torch (CPU and CUDA).
 
     Examples:
         >>> network = torch.nn.Linear(2, 1)
@@ -216,16 +201,11 @@ def restore_state(state: Mapping[str, Any], **parts: Any) -> None:
 
     Choices stay those of the parts: the hyper-parameters of optimisers (rates, ...) and the coefficients of losses
     (``gamma``, ``target_entropy``, bounds of the temperature). The temperature itself, and a scheduled rate, are state.
+    A part that is not in ``state``, other shapes, and a choice that cannot take effect any more are a ``ValueError``.
 
     Build everything first, since building draws random numbers; restore before anything is captured in a CUDA graph,
     since optimisers get new state tensors. Restored on another kind of device, a run continues, but not bit for bit.
-
-    Args:
-        state: from :func:`capture_state`, perhaps by way of a checkpoint; it is not changed and not shared.
-        **parts: the parts, under the names they were captured with. Plain values are read from ``state`` instead.
-
-    Raises:
-        ValueError: if a part is not in ``state``, has other shapes, or a choice that cannot take effect any more.
+    ``state`` is not changed and not shared; plain values are read from it instead.
     """
     missing = [name for name in parts if name not in state]
     if missing:

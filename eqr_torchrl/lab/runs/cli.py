@@ -55,11 +55,13 @@ def run_hydra(
     *,
     schema: Callable[[Any], object] | None = None,
 ) -> Any:
-    """Composes the configuration that the command line asks for, checks it, and calls ``main`` with it.
+    """Composes the configuration that the command line asks for, checks it, and returns what ``main`` does with it.
 
     Keys, choices and types are checked first, for a sweep value by value. Without
     ``--multirun``, ``resume=RUN`` takes the settings of that run, but for those that are typed. Hydra writes no files;
     sweeps go through its sweeper and launcher (basic, Ray, submitit); only submitit's files are kept, under ``slurm/``.
+    A mistake on the command line ends in one line on stderr and status 2; an error that a user can cause in 1, Ctrl-C
+    in 130. Other errors keep their traceback, and with ``HYDRA_FULL_ERROR=1`` all do.
 
     Args:
         main: takes the composed configuration.
@@ -67,13 +69,6 @@ def run_hydra(
         config_name: the primary configuration in it.
         argv: the command line, without the program's name. Defaults to that of the process.
         schema: called with all settings, such as ``LoopSettings.of``; it raises ``ValueError`` for a wrong one.
-
-    Returns:
-        What ``main`` returns; ``None`` for ``--multirun``.
-
-    Raises:
-        SystemExit: after one line on stderr, with status 2 for a mistake on the command line; 1 for an error that a
-            user can cause; 130 for Ctrl-C. Other errors keep their traceback, and with ``HYDRA_FULL_ERROR=1`` all do.
 
     Examples:
         >>> import tempfile

@@ -48,9 +48,6 @@ _TYPE_NAMES["list"] = "a list such as [64,64]"
 _LAUNCH_ONLY = ("resume", "run_dir", "runs_root", "progress", "num_threads")  # how it was started, not what it does
 
 
-# --- where a run writes, and what it resumes
-
-
 class RunPlan(NamedTuple):
     """Where a run writes, and what it resumes."""
 
@@ -87,17 +84,6 @@ def plan_run(
     if (folder is not None and folder.resolve() == old.resolve()) or (folder is None and in_run_folder):
         return RunPlan(old, checkpoint)
     return RunPlan(_new_folder(root, name, folder), checkpoint, copy_from=old)
-
-
-def make_run_folder(root: str | Path, name: str, run_dir: str | Path | None = None) -> Path:
-    """Makes the folder of a new run and returns it: ``run_dir``, or one under ``root`` that no other run has.
-
-    Examples:
-        >>> import tempfile
-        >>> make_run_folder(tempfile.mkdtemp(), "eqr_sac-dmc/cheetah-run-0").name
-        'eqr_sac-dmc-cheetah-run-0-...'
-    """
-    return prepare_folder(plan_run(root, name, run_dir=run_dir))
 
 
 def prepare_folder(plan: RunPlan, step: int = -1) -> Path:
@@ -150,18 +136,10 @@ def _new_folder(root: str | Path, name: str, folder: Path | None) -> Path:
     return folder
 
 
-# --- tables
-
-
 def read_csv(path: str | Path) -> list[dict[str, str]]:
-    """Reads a CSV file of a run.
+    """Rows of ``metrics.csv`` or ``evaluations.csv``, column to text, without an unfinished last line.
 
-    Args:
-        path: ``metrics.csv`` or ``evaluations.csv``.
-
-    Returns:
-        One dictionary per row, column to text; empty cells are ``""``. An unfinished last line, of a process that was
-        killed or a disk that was full, is left out.
+    A process that was killed, or a full disk, leaves such a line; empty cells are ``""``.
     """
     text = Path(path).read_text(encoding="utf-8")
     rows = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
@@ -175,9 +153,6 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, An
     writer.writeheader()
     writer.writerows(rows)
     replace_file(path, lambda file: file.write_text(text.getvalue(), encoding="utf-8", newline=""))
-
-
-# --- settings
 
 
 def save_settings(settings: Mapping[str, Any], folder: str | Path, **record: Any) -> None:
@@ -201,13 +176,7 @@ def save_settings(settings: Mapping[str, Any], folder: str | Path, **record: Any
 
 
 def settings_of_run(source: str | Path) -> dict[str, Any]:
-    """The settings that a run was started with, as plain dictionaries and lists.
-
-    Args:
-        source: a run folder, or one of its checkpoints.
-
-    Returns:
-        What ``config.yaml`` holds, without the folder that was written to and what was resumed there.
+    """The settings of a run folder, or of one of its checkpoints, without the folder written to and what was resumed.
 
     Examples:
         >>> import tempfile
@@ -223,13 +192,9 @@ def settings_of_run(source: str | Path) -> dict[str, Any]:
 
 
 def differing_settings(folders: Sequence[str | Path]) -> dict[str, list[Any]]:
-    """Finds the settings in which runs differ that are compared as seeds of one algorithm on one task.
+    """The settings in which runs differ that are compared as seeds of one algorithm: one value for each folder.
 
-    Args:
-        folders: run folders; those without a ``config.yaml`` are left out.
-
-    Returns:
-        Name of a setting to its values, one for each folder; without the seed and what changes no number.
+    Those of the seed, and what changes no number, are left out, and folders without a ``config.yaml``.
 
     Examples:
         >>> import tempfile
@@ -279,21 +244,11 @@ def check_types(part: Callable[..., object], values: Mapping[str, Any], prefix: 
             )
 
 
-# --- how a run ended
-
-
 class RunStatus:
     """Context that keeps a run folder's ``status.json``: running, then finished, interrupted or failed.
 
-    While it is open it holds a lock on the folder, so that two processes never write one run; the operating system
-    drops the lock when the process dies, by which :func:`read_status` recognises a killed run.
-
-    Args:
-        folder: the run folder, made if need be.
-        env_steps: environment steps taken so far.
-
-    Raises:
-        RuntimeError: on entry, if another process is writing this run.
+    While it is open it holds a lock on the folder, so that two processes never write one run (a RuntimeError on entry);
+    the operating system drops the lock when the process dies, by which :func:`read_status` recognises a killed run.
 
     Examples:
         >>> import tempfile
@@ -344,12 +299,11 @@ class RunStatus:
 
 
 def read_status(folder: str | Path) -> dict[str, Any] | None:
-    """Reads a run folder's status.
+    """The status of a run folder, ``None`` if there is none.
 
-    Returns:
-        ``state`` (``running``; ``finished``: all steps taken; ``stopped``: its loop was left early; ``interrupted`` by
-        Ctrl-C or SIGTERM; ``failed``; or ``killed``: no process holds it any more), ``reason`` (one line),
-        ``env_steps``, ``updated`` (seconds since 1970) and, of an error, ``traceback``. ``None`` if there is no status.
+    ``state`` (``running``; ``finished``: all steps taken; ``stopped``: its loop was left early; ``interrupted`` by
+    Ctrl-C or SIGTERM; ``failed``; or ``killed``: no process holds it any more), ``reason`` (one line), ``env_steps``,
+    ``updated`` (seconds since 1970) and, of an error, ``traceback``.
     """
     folder = Path(folder)
     try:
@@ -362,11 +316,7 @@ def read_status(folder: str | Path) -> dict[str, Any] | None:
 
 
 def summarise_sweep(root: str | Path) -> list[dict[str, Any]]:
-    """Collects the status of all runs under a folder, at any depth.
-
-    Returns:
-        One dictionary per run, sorted by folder: ``folder`` (relative to ``root``) and the entries of
-        :func:`read_status` without the traceback.
+    """What :func:`read_status` says of all runs under a folder, at any depth, by ``folder``; without tracebacks.
 
     Examples:
         >>> import tempfile

@@ -71,23 +71,16 @@ class RunLogger:
                 self._backends[name] = opened
 
     def log(self, metrics: Mapping[str, Any], env_steps: int) -> None:
-        """Log one row of metrics.
-
-        Args:
-            metrics: name to number; one-element tensors become plain numbers.
-            env_steps: environment steps taken so far: the horizontal axis of every logger.
-        """
+        """Logs numbers, or one-element tensors, by name, at ``env_steps``, the horizontal axis of every logger."""
         values = {name: _as_number(name, value) for name, value in metrics.items()}
         self._guard(METRICS_FILE, self._metrics.append, {STEP: int(env_steps), **values})
         self._send(values, int(env_steps))
 
     def log_evaluation(self, episodes: Sequence[Mapping[str, Any]], env_steps: int, **labels: Any) -> None:
-        """Log the episodes of one evaluation.
+        """Logs the episodes of one evaluation after ``env_steps``, which do not count the warm-up, as in the paper.
 
-        Args:
-            episodes: rows of :func:`~eqr_torchrl.lab.evaluation.evaluate`; ``terminated`` may be missing.
-            env_steps: environment steps taken so far, after the warm-up, as the paper counts.
-            **labels: the same in every row: ``env``, ``algorithm``, ``utility``, ``seed``, ``warmup_steps``.
+        These are rows of :func:`~eqr_torchrl.lab.evaluation.evaluate`; ``terminated`` may be missing. The ``labels``
+        are the same in every row: ``env``, ``algorithm``, ``utility``, ``seed``, ``warmup_steps``.
         """
         for episode in episodes:
             row = {**labels, STEP: int(env_steps), **episode}

@@ -231,16 +231,14 @@ class Run:
         """Iterates over a collector, and records collection time and the returns and lengths of episodes.
 
         These are ``collect/episode_return`` and ``collect/episode_length`` of the episodes that ended since the last
-        row, under the sampled policy; an episode that a checkpoint truncates is not among them.
+        row, under the sampled policy; an episode that a checkpoint truncates is not among them. An error of the
+        environment or the policy is a RuntimeError that names the environment and the step.
 
         Args:
             transitions: a TorchRL collector of the environment whose ``frames_per_batch`` is the number of environments
                 that step together: 1, or ``env.batch_size.numel()``. Their transitions are yielded one by one, so that
                 each counts as a step. One of another process, such as
                 :class:`~eqr_torchrl.lab.acting.ActingProcess`, goes on after a checkpoint, without a reset.
-
-        Raises:
-            RuntimeError: if the environment or the policy fails; the message names the environment and the step.
         """
         self._iterator = iter(transitions)
         return self._watch(transitions, self._iterator)
@@ -308,14 +306,12 @@ class Run:
     def log(self, group: str, values: Mapping[str, Any]) -> None:
         """Adds numbers to the next row of metrics, where their mean will be ``group/name``.
 
-        The seconds since the last call of :meth:`log` or :meth:`watch` are added to ``time/group``.
+        The seconds since the last call of :meth:`log` or :meth:`watch` are added to ``time/group``. An entry whose name
+        begins with ``loss`` and that is not finite is a RuntimeError.
 
         Args:
             group: first part of the names: ``train``, ``model``, ``rollout``.
             values: numbers, one-element tensors, lists of numbers (``name_0``, ``name_1``, ...), or nested mappings.
-
-        Raises:
-            RuntimeError: if an entry whose name begins with ``loss`` is not finite.
         """
         for name, value in _flatten(group, values):
             if isinstance(value, torch.Tensor):  # read once a step on a GPU: reading waits

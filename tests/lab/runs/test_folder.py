@@ -13,7 +13,6 @@ import pytest
 from eqr_torchrl.lab.runs import (
     RunStatus,
     checkpoint_path,
-    make_run_folder,
     read_status,
     save_checkpoint,
     summarise_sweep,
@@ -28,6 +27,10 @@ with RunStatus(sys.argv[1]) as status:
     print("started", flush=True)
     time.sleep(60)
 """
+
+
+def make_run_folder(root, name, run_dir=None):
+    return prepare_folder(plan_run(root, name, run_dir=run_dir))
 
 
 def fail_in(folder, error, env_steps=0):
