@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
+_LARGEST_TABLE = 6  # 720 permutations
+
 
 def soft_clamp(value: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
     r"""Smooth clamp into ``(low, high)`` by two softplus functions, as used for log-variances.
@@ -79,9 +81,6 @@ def _random_permutations(before: int, size: int, after: int, device) -> Tensor:
     table = _all_permutations(size, device)  # a look-up is several times cheaper than a sort
     column = torch.randint(table.shape[1], (before, 1, after), device=device)
     return table.expand(before, *table.shape).gather(-1, column.expand(-1, size, -1))
-
-
-_LARGEST_TABLE = 6  # 720 permutations
 
 
 @lru_cache

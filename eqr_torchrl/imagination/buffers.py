@@ -83,19 +83,12 @@ class MemberReplayBuffers:
         """The buffers by name."""
         return {**{f"member_{i}": buffer for i, buffer in enumerate(self.members)}, "states": self.states}
 
-    def __len__(self) -> int:
-        """Transitions in all buffers."""
-        return sum(len(buffer) for buffer in self.state_parts.values())
-
     def extend(self, tensordict: TensorDictBase) -> None:
         """Adds transitions ``[n]`` with ``"member"``, int64 ``[n, 1]``, to the buffers of their members."""
         member, num_members = tensordict["member"].flatten(), len(self.members)
-        low, high = (int(value) for value in member.aminmax())
-        if low < -1 or high >= num_members:
-            raise RuntimeError(f'"member" must be between -1 (none) and {num_members - 1}: got {low} to {high}.')
         order, sizes = member.argsort(stable=True), torch.bincount(member + 1, minlength=num_members + 1).tolist()
         without, *rows = tensordict.exclude("member")[order].split(sizes)
-        for buffer, part in zip(self.members, rows, strict=True):
+        for buffer, part in list(zip(self.members, rows, strict=True)):  # an error before anything is written
             if len(part):
                 buffer.extend(part)
         if len(without):

@@ -161,10 +161,8 @@ class ModelBasedEnv(ModelBasedEnvBase):
 def check_model_env(model_env: Any) -> None:
     """Raises a ValueError for anything but a :class:`ModelBasedEnv`, such as one with transforms."""
     if not isinstance(model_env, ModelBasedEnv):
-        raise ValueError(
-            f"model_env must be a ModelBasedEnv, got {type(model_env).__name__}: rollouts and successors would bypass "
-            "transforms, so pass the environment inside and append transforms to the buffer."
-        )
+        why = "rollouts and successors bypass transforms: append them to the buffer"
+        raise ValueError(f"model_env must be a ModelBasedEnv, got {type(model_env).__name__}: {why}.")
 
 
 def _flags(terminated: Tensor) -> dict[str, Tensor]:

@@ -115,11 +115,8 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
         losses = F.quantile_huber_loss(quantiles / unit, target / unit, levels, kappa=self.kappa)
         prediction = quantiles.detach()
         td_error = (prediction.mean(-1) - target.mean(-1)).abs().amax(-1)
-        report = {
-            "epistemic_std": prediction.std(-1, correction=min(1, prediction.shape[-1] - 1)).mean(),
-            "target_value": target.mean(),
-        }
-        return losses.sum(-1), td_error, report
+        spread = prediction.std(-1, correction=min(1, prediction.shape[-1] - 1)).mean()
+        return losses.sum(-1), td_error, {"epistemic_std": spread, "target_value": target.mean()}
 
     def _policy_value(self, quantiles: Tensor) -> Tensor:
         return self.utility(_minimum(quantiles))

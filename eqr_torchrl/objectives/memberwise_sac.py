@@ -92,18 +92,14 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
     def _member_values(self, states: dict[NestedKey, Tensor], action: Tensor) -> Tensor:
         """Target value ``m`` at the draws of member ``m``, ``[*B, M, K]``."""
         member_dim = action.ndim - 3
-        num_members = action.shape[member_dim]
+        M = action.shape[member_dim]
         if self.num_qvalue_nets == 1:
             values = self._values("target", states, action).squeeze(-2)  # [*B, M, K, N]
-            if values.shape[-1] != num_members:
-                raise RuntimeError(
-                    f"the critic must give one value for each of {num_members} members: got {values.shape[-1]}."
-                )
+            if values.shape[-1] != M:
+                raise RuntimeError(f"the critic must give one value for each of {M} members: got {values.shape[-1]}.")
             return values.diagonal(dim1=-3, dim2=-1).transpose(-1, -2)
-        if num_members != self.num_qvalue_nets:
-            raise RuntimeError(
-                f"there must be one critic for each of {num_members} members: got {self.num_qvalue_nets}."
-            )
+        if self.num_qvalue_nets != M:
+            raise RuntimeError(f"there must be one critic for each of {M} members: got {self.num_qvalue_nets}.")
         states = {key: value.transpose(member_dim, member_dim + 1) for key, value in states.items()}  # [*B, K, M, S]
         values = self._values("target", states, action.transpose(-3, -2), own_rows=True)
         if values.shape[-1] != 1:

@@ -57,11 +57,8 @@ class WorldModelFit(ABC):
         start = time.perf_counter()
         rows = Rows(self.world_model, data if isinstance(data, TensorDictBase) else data[:])
         if not self.world_model.normalize_targets and (rows.targets.std(0) >= 100).any():
-            warnings.warn(
-                "targets must have standard deviations near 1 for a model with normalize_targets=False, got more than "
-                "100: set normalize_targets=True, or scale the rewards.",
-                stacklevel=3,  # outside of the decorator
-            )
+            needed = "targets must have standard deviations near 1 for normalize_targets=False, got more than 100"
+            warnings.warn(f"{needed}: set normalize_targets=True, or scale the rewards.", stacklevel=3)
         report = self._fit(rows)
         return {**report, "seconds": time.perf_counter() - start}
 
