@@ -327,13 +327,16 @@ class Run:
         name = "-".join(filter(None, [labels["algorithm"], labels["utility"], self._name, f"seed{settings.seed}"]))
         self._plan = plan_run(settings.runs_root, name, run_dir=settings.run_dir, resume=settings.resume)
         self.folder = self._plan.folder
+        finished = f"{self.folder}: already finished; to train longer: {_resume_option(self.folder)} env_steps=N"
         if self._plan.finished:
-            print(f"{self.folder}: already finished; to train longer: {_resume_option(self.folder)} env_steps=N")
+            print(finished)
             return self
         self._space = space_of(self._env)
         self._network = describe_actor(self._policy, self._space)
         if self._plan.checkpoint is not None:
             self._restore(self._plan.checkpoint)
+        if self._complete:
+            print(finished)
         resume_at = None if self._plan.checkpoint is None else max(self.step, 0)
         entropy = getattr(self._parts.get("loss"), "target_entropy", None)
         record = {
@@ -418,6 +421,7 @@ class Run:
         self.step = self._saved_at = saved["step"]
         if self.step > (given := self.settings.env_steps):
             raise ValueError(f"env_steps must be at least {self.step}, as in {checkpoint}: got {given}.")
+        self._complete = self.step == given
         self._sums, self._restart = saved["sums"], True
         self._best, self._evaluation = copy.deepcopy((saved["best"], saved["evaluation"]))
         restore_state(saved["parts"], **self._parts)

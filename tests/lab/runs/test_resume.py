@@ -193,6 +193,14 @@ def test_a_loop_that_is_left_early_is_saved_and_is_not_finished(tmp_path, capsys
     assert (read_status(tmp_path)["state"], steps_saved(tmp_path)) == ("finished", [6])
 
 
+def test_a_finished_run_stays_finished_when_it_is_resumed(tmp_path, capsys):
+    train(make_run(tmp_path))
+    capsys.readouterr()
+    train(make_run(tmp_path, resume=str(tmp_path)))
+    assert "already finished; to train longer: " in capsys.readouterr().out
+    assert read_status(tmp_path)["state"] == "finished" and steps_saved(tmp_path) == [6]
+
+
 def test_steps_without_the_context_say_what_is_missing(tmp_path):
     with pytest.raises(RuntimeError, match=r"steps\(\) must be called inside `with run:`"):
         next(make_run(tmp_path).steps())
