@@ -113,15 +113,19 @@ class ModelBasedEnv(ModelBasedEnvBase):
         # what the user's functions get has the shape of the next observations, so that they may concatenate
         observation, action = (v.unsqueeze(2).expand(*sample.shape[:-1], v.shape[-1]) for v in (observation, action))
         next_observation, reward = sample.tensor_split([observation.shape[-1]], -1)
+        if self.termination_fn is not None:
+            terminated = checked("termination_fn", self.termination_fn, next_observation, action)
+        else:
+            rows = (value.flatten(1, 2) for value in (next_observation, action))
+            probability = self.world_model.termination_probability(*rows).view(*reward.shape)
+            terminated = torch.rand_like(probability) < probability
         if self.reward_fn is not None:
             reward = checked("reward_fn", self.reward_fn, observation, action, next_observation)
+        else:
+            reward = reward + self.world_model.terminal_reward * terminated
         if self.reward_bounds is not None:
             reward = reward.clamp(*self.reward_bounds)
-        if self.termination_fn is not None:
-            return next_observation, reward, checked("termination_fn", self.termination_fn, next_observation, action)
-        rows = (value.flatten(1, 2) for value in (next_observation, action))
-        probability = self.world_model.termination_probability(*rows).view_as(reward)
-        return next_observation, reward, torch.rand_like(probability) < probability
+        return next_observation, reward, terminated
 
     def step_rows(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """One step of any number ``B`` of rows in each member, under the member rule.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+import torch
 from torch import Tensor, nn
 
 from eqr_torchrl.networks.layers import check_counts
@@ -22,6 +23,10 @@ class WorldModel(nn.Module, ABC):
             function for it.
         predicts_termination: whether there is a :meth:`termination_probability`; if not, likewise.
 
+    Attributes:
+        terminal_reward: what the reward of a transition that terminates is beyond the predicted one, shape ``[]``. A
+            reward for an end, such as that of a goal, follows the end that a member draws, and not its neighbourhood.
+
     Examples:
         >>> class RandomDrift(WorldModel):
         ...     def forward(self, observation, action):
@@ -30,6 +35,8 @@ class WorldModel(nn.Module, ABC):
         >>> RandomDrift(3, num_members=2, predicts_reward=False)(torch.zeros(2, 4, 3), torch.zeros(2, 4, 1))[0][:, 0, 0]
         tensor([0., 1.])
     """
+
+    terminal_reward: Tensor
 
     def __init__(
         self,
@@ -43,6 +50,7 @@ class WorldModel(nn.Module, ABC):
         check_counts(observation_dim=observation_dim, num_members=num_members)
         self.observation_dim, self.num_members = observation_dim, num_members
         self.predicts_reward, self.predicts_termination = predicts_reward, predicts_termination
+        self.register_buffer("terminal_reward", torch.zeros(()))
 
     @property
     def noise_dim(self) -> int:

@@ -43,9 +43,17 @@ class Rows:
         targets = [next_observation - observation]
         if world_model.predicts_reward:
             targets.append(_column(data, ("next", "reward"), 1, reference))
-        ended = _column(data, ("next", "terminated"), 1, reference) if world_model.predicts_termination else None
+        ended = None
+        if world_model.predicts_termination or data.get(("next", "terminated"), None) is not None:
+            ended = _column(data, ("next", "terminated"), 1, reference)
         if len(observation) < 2:
             raise ValueError(f"data must hold at least two transitions, got {len(observation)}.")
+        if world_model.predicts_reward and ended is not None and 0 < (share := ended.mean()) < 1:
+            reward = targets[-1]  # that of an end follows the end
+            world_model.terminal_reward.copy_(
+                (ended * reward).mean() / share - ((1 - ended) * reward).mean() / (1 - share)
+            )
+            targets[-1] = reward - world_model.terminal_reward * ended
         raw, self.targets = torch.cat([observation, action], -1), torch.cat(targets, -1)
         world_model.update_statistics(raw, self.targets)
         self.num_rows, self.num_inputs = raw.shape
@@ -57,7 +65,7 @@ class Rows:
             self.member_offset += self.num_rows * torch.arange(world_model.num_members, device=raw.device)[:, None]
         self.rows = torch.cat([inputs, normalized], -1).flatten(0, -2)  # [n or M * n, S + A + D]: one gather a batch
         self.ends: tuple[Tensor, Tensor] | None = None
-        if ended is not None:
+        if world_model.predicts_termination and ended is not None:
             self.ends = world_model.normalizer(torch.cat([next_observation, action], -1)), ended.squeeze(-1) > 0
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:

@@ -69,6 +69,8 @@ def held_out_errors(world_model: WorldModel, data: TensorDictBase) -> ModelError
             predictions.append(world_model(*inputs))
     loc, scale = (torch.cat(parts, 1) for parts in zip(*predictions, strict=True))  # [M, n, D]
     target = target.to(loc)
+    if world_model.predicts_reward and (ended := data.get(("next", "terminated"), None)) is not None:
+        loc[..., -1:] += world_model.terminal_reward * ended.to(loc)
     squared, standardised, nll = prediction_errors(loc, scale, target)
     nll = 0.5 * (nll + math.log(2 * math.pi) * (scale > 0))
     mse, variance = squared.mean(1), change.to(loc).var(0, correction=0)

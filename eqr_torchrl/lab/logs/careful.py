@@ -98,6 +98,7 @@ class PenalizedModel(WorldModel):
         super().__init__(world_model.observation_dim, num_members=world_model.num_members)
         self.predicts_termination = getattr(world_model, "predicts_termination", False)
         self.world_model, self.penalty = world_model, penalty
+        self.terminal_reward = world_model.terminal_reward
 
     def forward(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Prediction of the model inside, with the penalised reward."""
