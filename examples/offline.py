@@ -46,10 +46,13 @@ def main(cfg: DictConfig) -> float | None:
     successors = instantiate(cfg.successors, imagine.model_env)
     loss = instantiate(cfg.loss, actor, [critic]).make_value_estimator(gamma=cfg.gamma)
     optimizer, updater = instantiate(cfg.optim, loss), SoftUpdate(loss, tau=cfg.tau)
-    update = make_update(lambda batch: loss(successors(batch)), optimizer, updater, sample=model_buffer.sample)
+    near = logs.NearTheLog(actor, train, weight=cfg.clone_weight, gamma=cfg.gamma)
+    update = make_update(  # the values of the clone come first, then a better policy near the log
+        lambda batch: near(loss(successors(batch)), improve=run.step > cfg.values_first),
+        optimizer, updater, sample=model_buffer.sample,
+    )  # fmt: skip
     simulator = instantiate(cfg.env, seed=cfg.seed) if cfg.env else None
-    imagined_policy = instantiate(cfg.inference)(actor)  # the same policy, faster on many states
-    judge, found = cast(Any, None), cast(Any, None)  # and the last judgement
+    judge = found = cast(Any, None)  # in models whose errors the policy cannot exploit; the last judgement
     parts = {"loss": loss, "optimizer": optimizer, "model_buffer": model_buffer}
     run.keep(env=env, policy=actor, world_model=world_model, judges=judges, **parts)
     run.evaluate_with(lambda num_episodes, seed: [judge.as_row(found)])
@@ -57,16 +60,14 @@ def main(cfg: DictConfig) -> float | None:
         for step in run.steps():
             if step < 1:
                 loss.set_scales(train["observation"], reward_unit(train["next", "reward"]))
-                # learn the models, and others to judge in, whose errors the policy cannot learn to exploit
                 run.log("model", {"policy": fit(train), "judges": fit_judges(train)})
                 run.log("clone", logs.clone_behaviour(actor, train, num_steps=cfg.clone_steps))
                 continue
             if judge is None:
                 judge = Judge(ModelBasedEnv(judges, env, **rules), train, held_out)
-                if cfg.stop_level:
-                    imagine.stop_fn = logs.uncertainty_stop(world_model, held_out, level=cfg.stop_level)
+                imagine.stop_fn = cfg.stop_level and logs.uncertainty_stop(world_model, held_out, level=cfg.stop_level)
             if (step - 1) % cfg.retrain_every == 0:
-                run.log("rollout", imagine(imagined_policy, train, model_buffer))  # imagine
+                run.log("rollout", imagine(instantiate(cfg.inference)(actor), train, model_buffer))  # imagine
             run.log("train", update())  # learn values, improve the policy
             if step % cfg.eval_every == 0 or step == cfg.env_steps:
                 found = judge(actor)  # the run keeps the policy of the best lower end

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from eqr_torchrl.lab.logs.careful import PenalizedModel, clone_behaviour, disagreement, uncertainty_stop
+from eqr_torchrl.lab.logs.careful import (
+    NearTheLog,
+    PenalizedModel,
+    clone_behaviour,
+    clone_loss,
+    disagreement,
+    uncertainty_stop,
+)
 from eqr_torchrl.lab.logs.check import check_transitions
-from eqr_torchrl.lab.logs.episodes import episode_ends, episodes_of, returns_to_go, specs_of, split_episodes
+from eqr_torchrl.lab.logs.episodes import (
+    episode_ends,
+    episodes_of,
+    returns_to_go,
+    specs_of,
+    split_episodes,
+    spread_of_returns,
+)
 from eqr_torchrl.lab.logs.reading import read_transitions, transitions_from
 
 __all__ = [
+    "NearTheLog",
     "PenalizedModel",
     "check_transitions",
     "clone_behaviour",
+    "clone_loss",
     "disagreement",
     "episode_ends",
     "episodes_of",
@@ -18,6 +34,7 @@ __all__ = [
     "returns_to_go",
     "specs_of",
     "split_episodes",
+    "spread_of_returns",
     "transitions_from",
     "uncertainty_stop",
 ]

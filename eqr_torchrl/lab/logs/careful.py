@@ -9,6 +9,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from eqr_torchrl.lab.logs.episodes import spread_of_returns
 from eqr_torchrl.world_models import WorldModel
 
 
@@ -134,16 +135,63 @@ def clone_behaviour(
         True
     """
     optimizer, losses = torch.optim.Adam(actor.parameters(), lr=lr), []
-    space = actor.spec["action"].space
-    inside = 1e-3 * (space.high - space.low)  # no squashed Gaussian reaches a bound
     for _ in range(num_steps):
-        rows: Any = data[torch.randint(len(data), (batch_size,))]
-        observation = rows["observation"].to(space.low.device)
-        dist = actor.get_dist(TensorDict({"observation": observation}, [batch_size]))
-        action = rows["action"].to(space.low.device).clamp(space.low + inside, space.high - inside)
-        loss = -dist.log_prob(action).mean()
+        loss = clone_loss(actor, data, batch_size)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
     return {"nll": sum(losses[-100:]) / max(len(losses[-100:]), 1)}
+
+
+def clone_loss(actor: Any, data: TensorDictBase, batch_size: int = 256) -> Tensor:
+    r"""Negative log-likelihood of logged actions under a policy, which keeps it near the log while it improves.
+
+    .. math:: L_{clone} = -\tfrac1B \sum_b \ln \pi(a_b \mid s_b), \qquad (s_b, a_b) \sim D
+
+    Args:
+        actor: policy with ``get_dist``, such as that of :func:`~eqr_torchrl.networks.make_actor`.
+        data: transitions, batch size ``[n]``.
+        batch_size: transitions drawn, ``B``.
+
+    Returns:
+        In nats, with the gradient of the policy's parameters.
+
+    Examples:
+        >>> clone_loss(toy_actor(), toy_batch(B=50)).requires_grad
+        True
+    """
+    space = actor.spec["action"].space
+    inside = 1e-3 * (space.high - space.low)  # no squashed Gaussian reaches a bound
+    rows: Any = data[torch.randint(len(data), (batch_size,))]
+    dist = actor.get_dist(TensorDict({"observation": rows["observation"].to(space.low.device)}, [batch_size]))
+    return -dist.log_prob(rows["action"].to(space.low.device).clamp(space.low + inside, space.high - inside)).mean()
+
+
+class NearTheLog:
+    r"""Adds :func:`clone_loss` to a policy's loss, so that the policy improves where the log lets it.
+
+    .. math:: L_\pi + w\, \mathrm{std}_D\Big[\sum_i \gamma^i r_{t+i}\Big] L_{clone}
+
+    As `Fujimoto and Gu (2021) <https://arxiv.org/abs/2106.06860>`_ do, with the standard deviation of the log's returns
+    for the scale of values: no critic that still learns moves it.
+
+    Args:
+        actor: the policy.
+        data: transitions, batch size ``[n]``.
+        weight: :math:`w`, for a nat by which the policy leaves the log.
+        gamma: discount.
+
+    Examples:
+        >>> near = NearTheLog(toy_actor(), toy_batch(B=50), weight=0.0, gamma=0.99)
+        >>> near(TensorDict({"loss_actor": torch.tensor(2.0)}), improve=True)["loss_actor"].item()
+        2.0
+    """
+
+    def __init__(self, actor: Any, data: TensorDictBase, *, weight: float, gamma: float) -> None:
+        self.actor, self.data, self.weight = actor, data, weight * spread_of_returns(data, gamma)
+
+    def __call__(self, losses: TensorDictBase, *, improve: bool) -> TensorDictBase:
+        """The same losses with another ``loss_actor``: of a clone whose values are learned, if not to ``improve``."""
+        own = losses["loss_actor"] if improve else 0.0
+        return losses.set("loss_actor", own + self.weight * clone_loss(self.actor, self.data))

@@ -8,6 +8,7 @@ from typing import cast
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
+from torchrl.objectives.value.functional import reward2go
 
 from eqr_torchrl.lab.runs import SpaceOnly
 
@@ -75,9 +76,16 @@ def episodes_of(data: TensorDictBase) -> list[TensorDict]:
     return [cast(TensorDict, part) for part in data.split(lengths)]
 
 
-def returns_to_go(episode: TensorDictBase) -> Tensor:
-    """Undiscounted rewards from each step to the end of the episode, in units of reward, shape ``[T]``."""
-    return episode["next", "reward"].flatten().double().flip(0).cumsum(0).flip(0).float()
+def returns_to_go(episode: TensorDictBase, gamma: float = 1.0) -> Tensor:
+    """Rewards from each step to the end of the episode, discounted, in units of reward, shape ``[T]``."""
+    reward = episode["next", "reward"].view(-1, 1).double()
+    done = torch.arange(len(reward)).view(-1, 1) == len(reward) - 1
+    return reward2go(reward, done, gamma).flatten().float()
+
+
+def spread_of_returns(data: TensorDictBase, gamma: float) -> float:
+    """Standard deviation of the discounted returns to go from all steps of a log, in units of reward."""
+    return float(torch.cat([returns_to_go(episode, gamma) for episode in episodes_of(data)]).std(correction=0))
 
 
 def specs_of(

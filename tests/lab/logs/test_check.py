@@ -140,6 +140,7 @@ def test_returns_to_go_sum_what_follows():
     episode = toy_env(max_steps=3).rollout(3).clone()
     episode["next", "reward"] = torch.tensor([[1.0], [2.0], [4.0]])
     assert returns_to_go(episode).tolist() == [7, 6, 4]
+    assert returns_to_go(episode, 0.5).tolist() == [1 + 0.5 * 2 + 0.25 * 4, 2 + 0.5 * 4, 4]
 
 
 def test_bounds_of_a_log_are_those_given_or_seen(log):
