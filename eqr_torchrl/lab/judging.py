@@ -51,8 +51,9 @@ class Judge:
 
     .. math:: \hat J = \mathrm{E}_m \mathrm{E}_{s_0} \Big[ \sum_{t<h} r_t + V(s_h, L - h) \Big]
 
-    The interval is :math:`\hat J \pm q\,s`, where :math:`s^2` is the variance of that mean over members plus what the
-    rollouts' own noise leaves in it. :math:`q` is conformal (split; `Lei et al. (2018)
+    The interval is :math:`\hat J \pm q\,s`, where :math:`s^2` is the variance of that mean over members plus what is
+    left in it of the rollouts' own noise and of ``unforeseen``, the mean square of the errors on held-out episodes
+    beyond these two: a rare end that no member foresees. :math:`q` is conformal (split; `Lei et al. (2018)
     <https://arxiv.org/abs/1604.04173>`_): the logged actions of held-out episodes are imagined in the same way,
     and a share ``confidence`` of their real returns lies within ``q`` standard deviations.
 
@@ -70,6 +71,7 @@ class Judge:
         horizon: steps that are imagined.
         limit: steps of the longest episode, the time limit that is assumed.
         width: :math:`q`, in standard deviations.
+        unforeseen: of the return of an episode, in squared units of reward.
         logged: mean return of the held-out and training episodes, with the interval of its standard error.
         trusted: steps until the members' error reaches the spread of the states.
 
@@ -113,9 +115,10 @@ class Judge:
         """Judges the deterministic actions of a policy that reads ``observation`` and writes ``action``."""
         starts = torch.stack([episode["observation"][0] for episode in self.held_out])
         value, within, between = self._imagined(policy, starts, self.limit)
-        noise = (within.mean() + value.var(correction=0)) / self.num_episodes  # of rollouts, and of where they start
+        # of rollouts, of where they start, and of what no member foresees
+        noise = (within.mean() + value.var(correction=0) + self.unforeseen) / self.num_episodes
         deviation = (between.mean(0).var(correction=1) + noise).sqrt()
-        value, half = float(value.mean()), self.width * float(self._floor(deviation))
+        value, half = float(value.mean()), self.width * float(deviation)
         return Judgement(value, value - half, value + half)
 
     def as_row(self, found: Judgement) -> EpisodeRow:
@@ -138,7 +141,7 @@ class Judge:
         return returns.mean((1, 2)), returns.var(-1).mean(1), returns.mean(-1)
 
     def _calibrate(self, confidence: float) -> float:
-        scores = []
+        errors, variances = [], []
         for episode in self.held_out:
             real, ended = returns_to_go(episode), bool(episode["next", "terminated"][-1])
             limit = self.limit if ended else len(episode)
@@ -148,15 +151,15 @@ class Judge:
                 actions = episode["action"][begin:]
                 start = episode["observation"][begin : begin + 1]
                 value, within, between = self._imagined(_Replay(actions), start, limit - begin)
-                deviation = self._floor((between[0].var(correction=1) + within[0]).sqrt())
-                scores.append(float((real[begin] - value[0]).abs() / deviation))
-        scores.sort()
+                errors.append(float(real[begin] - value[0]))
+                variances.append(float(between[0].var(correction=1) + within[0]))
+        squared, variance = torch.tensor(errors).square(), torch.tensor(variances)
+        # members that agree by chance are not certain: a share of the spread of returns at least
+        self.unforeseen = max(float((squared - variance).mean()), (0.02 * self.scale) ** 2)
+        scores = (squared / (variance + self.unforeseen)).sqrt().sort().values.tolist()
         rank = math.ceil((len(scores) + 1) * confidence)
         self.num_scores = len(scores)
         return scores[min(rank, len(scores)) - 1]
-
-    def _floor(self, deviation: Tensor) -> Tensor:
-        return deviation.clamp(min=0.02 * self.scale)  # members that agree by chance are not certain
 
     def _trusted(self) -> int:
         """Steps that the members predict better than the mean of all states, on held-out episodes."""

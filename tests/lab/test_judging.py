@@ -89,9 +89,21 @@ def test_intervals_hold_real_returns_of_other_episodes_as_often_as_they_say(drif
     inside = []
     for episode in walk_log(40, seed=9).split(LIMIT):
         value, within, between = judge._imagined(_Replay(episode["action"]), episode["observation"][:1], LIMIT)
-        half = judge.width * judge._floor((between[0].var(correction=1) + within[0]).sqrt())
+        half = judge.width * (between[0].var(correction=1) + within[0] + judge.unforeseen).sqrt()
         inside.append(bool((episode["next", "reward"].sum() - value[0]).abs() <= half))
     assert 0.6 <= sum(inside) / len(inside) <= 1.0
+
+
+def test_an_end_that_no_member_foresees_widens_every_interval_by_its_share():
+    """One of the held-out episodes ends with -50: their mean square error is 50 squared over their number."""
+    data = walk_log()
+    train, held_out = split_episodes(data, 0.3, seed=0)
+    held_out["next", "reward"][LIMIT - 1] -= 50.0
+    env = ModelBasedEnv(Walk(), specs_of(data), termination_fn=never_terminates)
+    judge = Judge(env, train, held_out)
+    n = len(judge.held_out)
+    assert judge.unforeseen == pytest.approx(50.0**2 / n, rel=0.3)
+    assert judge.width < n**0.5 * 1.2  # 50 / sqrt(50**2 / n) at most, and not 50 in units of what members disagree by
 
 
 def test_beyond_the_trusted_steps_the_logging_policy_counts():
