@@ -34,7 +34,8 @@ class GaussianEnsemble(WorldModel):
 
     The probabilistic ensemble of `Chua et al. (2018) <https://arxiv.org/abs/1805.12114>`_ with the sizes of `Luis et
     al. (2024) <https://arxiv.org/abs/2308.06590>`_. Inputs :math:`x` and targets are standardised, entry by entry. An
-    entry that never changed is predicted as it was, without noise.
+    entry that never changed is predicted as it was, without noise. What an end earns beyond other transitions is
+    learned apart, as ``terminal_reward``: the difference of their means.
 
     With a prior scale :math:`b > 0`, fixed random networks :math:`p_m` (:class:`RandomPrior`) make members disagree by
     about :math:`b` where there are no data. The first fit fixes :math:`b` and the standardisation of their inputs: in

@@ -48,11 +48,9 @@ class Rows:
             ended = _column(data, ("next", "terminated"), 1, reference)
         if len(observation) < 2:
             raise ValueError(f"data must hold at least two transitions, got {len(observation)}.")
-        if world_model.predicts_reward and ended is not None and 0 < (share := ended.mean()) < 1:
-            reward = targets[-1]  # that of an end follows the end
-            world_model.terminal_reward.copy_(
-                (ended * reward).mean() / share - ((1 - ended) * reward).mean() / (1 - share)
-            )
+        if world_model.predicts_reward and ended is not None and 0 < (last := ended > 0).sum() < len(last):
+            reward = targets[-1]  # what an end earns follows the end
+            world_model.terminal_reward.copy_(reward[last].mean() - reward[~last].mean())
             targets[-1] = reward - world_model.terminal_reward * ended
         raw, self.targets = torch.cat([observation, action], -1), torch.cat(targets, -1)
         world_model.update_statistics(raw, self.targets)
