@@ -10,9 +10,8 @@ from eqr_torchrl.imagination.buffers import (
 )
 from eqr_torchrl.imagination.horizon import newest_transitions, open_loop_errors, steps_within
 from eqr_torchrl.imagination.model_based import ModelBasedEnv
-from eqr_torchrl.imagination.real_successors import RealSuccessors
 from eqr_torchrl.imagination.rollouts import TRANSITION_KEYS, BranchedRollouts, branched_rollout
-from eqr_torchrl.imagination.successors import EnsembleSuccessors
+from eqr_torchrl.imagination.successors import EnsembleSuccessors, RealSuccessors
 from eqr_torchrl.imagination.terminations import TerminationFn, never_terminates
 
 __all__ = [

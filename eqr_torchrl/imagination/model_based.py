@@ -119,10 +119,9 @@ class ModelBasedEnv(ModelBasedEnvBase):
             rows = (value.flatten(1, 2) for value in (next_observation, action))
             probability = self.world_model.termination_probability(*rows).view(*reward.shape)
             terminated = torch.rand_like(probability) < probability
+        reward = reward + self.world_model.terminal_reward * terminated
         if self.reward_fn is not None:
             reward = checked("reward_fn", self.reward_fn, observation, action, next_observation)
-        else:
-            reward = reward + self.world_model.terminal_reward * terminated
         if self.reward_bounds is not None:
             reward = reward.clamp(*self.reward_bounds)
         return next_observation, reward, terminated

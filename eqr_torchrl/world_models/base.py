@@ -24,8 +24,7 @@ class WorldModel(nn.Module, ABC):
         predicts_termination: whether there is a :meth:`termination_probability`; if not, likewise.
 
     Attributes:
-        terminal_reward: what the reward of a transition that terminates is beyond the predicted one, shape ``[]``. A
-            reward for an end, such as that of a goal, follows the end that a member draws, and not its neighbourhood.
+        terminal_reward: what an end earns beyond the predicted reward, shape ``[]``: it is paid where an end is drawn.
 
     Examples:
         >>> class RandomDrift(WorldModel):

@@ -43,9 +43,8 @@ class Rows:
         targets = [next_observation - observation]
         if world_model.predicts_reward:
             targets.append(_column(data, ("next", "reward"), 1, reference))
-        ended = None
-        if world_model.predicts_termination or data.get(("next", "terminated"), None) is not None:
-            ended = _column(data, ("next", "terminated"), 1, reference)
+        has_ends = world_model.predicts_termination or data.get(("next", "terminated"), None) is not None
+        ended = _column(data, ("next", "terminated"), 1, reference) if has_ends else None
         if len(observation) < 2:
             raise ValueError(f"data must hold at least two transitions, got {len(observation)}.")
         if world_model.predicts_reward and ended is not None and 0 < (last := ended > 0).sum() < len(last):
