@@ -17,7 +17,7 @@ from eqr_torchrl.testing import *
 from eqr_torchrl.utility import *
 from eqr_torchrl.world_models import *
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__: list[str] = []
 __all__ += functional.__all__
 __all__ += imagination.__all__

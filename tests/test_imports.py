@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import runpy
 import subprocess
 import sys
 import types
@@ -135,3 +136,8 @@ def test_import_paths_of_version_0_2_give_the_same_objects_and_a_warning(old):
         assert found is getattr(importlib.import_module(place), name)
     with pytest.raises(AttributeError, match=f"module '{old}' has no attribute 'nothing'"), warnings.catch_warnings():
         _ = module.nothing
+
+
+def test_the_folder_of_the_old_scripts_says_where_they_are():
+    with pytest.raises(SystemExit, match="has moved to commands: eqr-sac, "):
+        runpy.run_module("eqr_torchrl.recipes", run_name="__main__")
