@@ -2,6 +2,5 @@
 
 import sys
 
-sys.exit(
-    "eqr_torchrl.recipes has moved to commands: eqr-sac, eqr-offline, eqr-enjoy, eqr-compare, eqr-diagnose, eqr-check."
-)
+commands = ", ".join(f"eqr-{name}" for name in ("sac", "offline", "enjoy", "compare", "diagnose", "check"))
+sys.exit(f"eqr_torchrl.recipes has moved to commands: {commands}.")
