@@ -10,8 +10,7 @@ from eqr_torchrl.functional.quantiles import (
     quantile_projection,
     wasserstein_distance,
 )
-from eqr_torchrl.functional.rarity import rarity_weights
-from eqr_torchrl.functional.reward_scale import plausible_reward, reward_unit
+from eqr_torchrl.functional.scales import plausible_reward, rarity_weights, reward_unit
 
 __all__ = [
     "epistemic_quantile_target",

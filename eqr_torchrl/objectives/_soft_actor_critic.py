@@ -28,6 +28,11 @@ from eqr_torchrl.utility import MeanUtility
 
 _STEPS = "steps_to_next_obs"  # as MultiStepTransform writes it
 _GAMMA = default_value_kwargs(ValueEstimators.TD0)["gamma"]
+_ABSENT = {  # arguments of TorchRL's soft actor-critic losses
+    "loss_function": "the loss of the critic is part of the class",
+    "delay_actor": "targets always use the present policy",
+    "gamma": "call make_value_estimator(gamma=...)",
+}
 
 
 class SoftActorCriticLoss(LossModule):
@@ -105,8 +110,12 @@ class SoftActorCriticLoss(LossModule):
         delay_qvalue: bool = True,
         reduction: Literal["none", "mean", "sum"] | None = None,
         target_inference: Callable[[nn.Module], nn.Module] | None = None,
+        **unknown: Any,
     ) -> None:
         super().__init__()
+        for name in unknown:
+            reason = f": {_ABSENT[name]}" if name in _ABSENT else ""
+            raise TypeError(f"{type(self).__name__} takes no argument '{name}'{reason}.")
         for name, value in (("alpha_init", alpha_init), ("min_alpha", min_alpha), ("max_alpha", max_alpha)):
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} must be positive and finite, got {value}.")
@@ -114,6 +123,10 @@ class SoftActorCriticLoss(LossModule):
             raise ValueError(f"min_alpha must not exceed max_alpha, got {min_alpha} and {max_alpha}.")
         if target_entropy != "auto" and not math.isfinite(target_entropy):
             raise ValueError(f'target_entropy must be finite or "auto", got {target_entropy}.')
+        if reduction not in (None, "none", "mean", "sum"):
+            raise ValueError(f'reduction must be "mean", "sum" or "none", got {reduction!r}.')
+        if utility is not None and not callable(utility):
+            raise ValueError(f"utility must be a module that maps values [..., N] to [...], got {utility!r}.")
         critics = _as_critics(qvalue_network, num_qvalue_nets)
         self.num_qvalue_nets = len(critics)
         self.use_prioritized_weights = "auto"  # read by TorchRL's base class

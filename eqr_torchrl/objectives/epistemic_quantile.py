@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from tensordict.utils import NestedKey
-from torch import Tensor
+from torch import Tensor, nn
 from torchrl.modules import TanhNormal
 from torchrl.modules.distributions.utils import rsample_and_log_prob
 
@@ -38,6 +38,7 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
         actor_network: stochastic policy, ``observation`` to ``action``.
         qvalue_network: critic writing ``state_action_value``, shape ``[..., N]``, in units of return. Of several ones,
             or of ``num_qvalue_nets``, the minimum, quantile by quantile, forms target and policy value.
+        utility: maps ``[..., N]`` to the scalar ``[...]`` that the actor ascends.
         num_next_actions: actions drawn at each next state and averaged over with it. Defaults to ``1``.
         action_sampling: ``"stratified"`` draws the actions of one batch element and member as a Latin hypercube over
             its next states (for :class:`~torchrl.modules.TanhNormal` policies; others are drawn independently);
@@ -58,12 +59,14 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
         actor_network: ProbabilisticTensorDictSequential,
         qvalue_network: TensorDictModule | list[TensorDictModule],
         *,
+        utility: nn.Module | None = None,
+        num_qvalue_nets: int | None = None,
         num_next_actions: int = 1,
         action_sampling: Literal["stratified", "iid"] = "stratified",
         kappa: float = 1.0,
         **options: Any,
     ) -> None:
-        super().__init__(actor_network, qvalue_network, **options)
+        super().__init__(actor_network, qvalue_network, utility=utility, num_qvalue_nets=num_qvalue_nets, **options)
         check_counts(num_next_actions=num_next_actions)
         if action_sampling not in ("stratified", "iid"):
             raise ValueError(f'action_sampling must be "stratified" or "iid", got {action_sampling!r}.')

@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from tensordict.utils import NestedKey, unravel_key
-from torch import Tensor
+from torch import Tensor, nn
 from torchrl.modules.distributions.utils import rsample_and_log_prob
 
 from eqr_torchrl import functional as F
@@ -42,6 +42,7 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
         actor_network: stochastic policy, ``observation`` to ``action``.
         qvalue_network: one critic of ``M`` outputs, or one scalar critic for each member, which may differ in build;
             writing ``state_action_value``, shape ``[..., M]`` or ``[..., 1]``, in units of return.
+        utility: maps ``[..., M]`` to the scalar ``[...]`` that the actor ascends.
         reward_bounds: smallest and largest reward of a step where they are known. Targets are clipped to the values
             that they allow, of episodes that may end at any time, and the bonus at the target entropy.
         **options: those of :class:`~eqr_torchrl.objectives.SoftActorCriticLoss`.
@@ -58,10 +59,12 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
         actor_network: ProbabilisticTensorDictSequential,
         qvalue_network: TensorDictModule | list[TensorDictModule],
         *,
+        utility: nn.Module | None = None,
+        num_qvalue_nets: int | None = None,
         reward_bounds: tuple[float, float] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(actor_network, qvalue_network, **options)
+        super().__init__(actor_network, qvalue_network, utility=utility, num_qvalue_nets=num_qvalue_nets, **options)
         if reward_bounds is not None and not reward_bounds[0] < reward_bounds[1]:
             raise ValueError(f"reward_bounds must increase, got {tuple(reward_bounds)}.")
         self.reward_bounds = reward_bounds

@@ -8,11 +8,7 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase, TensorDictParams
 from tensordict.nn import CudaGraphModule
-from torchrl.objectives import LossModule, SACLoss, SoftUpdate, TargetNetUpdater
-
-from eqr_torchrl.networks.critic import StateActionNetwork
-from eqr_torchrl.networks.layers import Normalizer
-from eqr_torchrl.objectives._soft_actor_critic import SoftActorCriticLoss
+from torchrl.objectives import LossModule, SoftUpdate, TargetNetUpdater
 
 
 def make_optimizer(
@@ -82,7 +78,6 @@ def make_update(
     device = optimizer.param_groups[0]["params"][0].device
     if cuda_graph and device.type != "cuda":
         raise ValueError(f"cuda_graph must be False where the parameters are not on a CUDA device: got {device}.")
-    _check_networks(target_updater.loss_module)
     move_targets, calls = _target_step(target_updater), 0
 
     def step(batch: TensorDictBase) -> TensorDictBase:
@@ -106,20 +101,6 @@ def make_update(
     if cuda_graph:  # after five calls the optimiser's state, and whatever else is made lazily, exists
         one = CudaGraphModule(step, in_keys=[], out_keys=[], warmup=5, device=device)  # pyright: ignore
     return one if sample is None else lambda: one(sample())
-
-
-def _check_networks(loss: LossModule) -> None:
-    """Losses of TorchRL set no scales, and SACLoss learns one value from each critic."""
-    if isinstance(loss, SoftActorCriticLoss):
-        return
-    kind = type(loss).__name__
-    networks = [getattr(loss, name, None) for name in ("actor_network", "qvalue_network")]  # not among its children
-    for module in [module for network in networks if network is not None for module in network.modules()]:
-        if isinstance(module, Normalizer):
-            raise ValueError(f"normalize must be False for networks of {kind}, which sets no scales: got True.")
-        count = module.network[-1].out_features if isinstance(module, StateActionNetwork) else 1
-        if count != 1 and isinstance(loss, SACLoss):
-            raise ValueError(f"num_quantiles must be 1 for critics of {kind}: got {count}.")
 
 
 def _target_step(updater: TargetNetUpdater) -> Callable[[], None]:

@@ -352,6 +352,8 @@ def test_networks_can_be_held_out_as_in_torchrl():
         ({"max_alpha": float("inf")}, "max_alpha must be positive and finite, got inf"),
         ({"min_alpha": 1.0, "max_alpha": 0.1}, "min_alpha must not exceed max_alpha, got 1.0 and 0.1"),
         ({"target_entropy": float("nan")}, 'target_entropy must be finite or "auto", got nan'),
+        ({"reduction": "average"}, 'reduction must be "mean", "sum" or "none", got \'average\''),
+        ({"utility": 0.9}, "utility must be a module that maps values .*, got 0.9"),
     ],
 )
 def test_arguments_out_of_range_are_named_in_one_line(kwargs, message):
@@ -367,9 +369,17 @@ def test_an_automatic_target_entropy_needs_the_size_of_the_action():
 
 
 @pytest.mark.parametrize("loss_class", [EpistemicQuantileLoss, MemberwiseSACLoss])
-@pytest.mark.parametrize("name", ["num_qvalue_net", "loss_function", "delay_actor", "gamma"])
-def test_unknown_arguments_are_named(loss_class, name):
-    with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("num_qvalue_net", "."),
+        ("loss_function", ": the loss of the critic is part of the class."),  # the rest are in TorchRL's recipe of SAC
+        ("delay_actor", ": targets always use the present policy."),
+        ("gamma", r": call make_value_estimator\(gamma=...\)."),
+    ],
+)
+def test_unknown_arguments_are_named_with_the_class_that_was_called(loss_class, name, reason):
+    with pytest.raises(TypeError, match=f"^{loss_class.__name__} takes no argument '{name}'{reason}$"):
         loss_class(toy_actor(), toy_critic(), **{name: 1})
 
 

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import contextlib
-
 import pytest
 import torch
-from torchrl.objectives import SACLoss, SoftUpdate
+from torchrl.objectives import SoftUpdate
 
-from eqr_torchrl.networks import make_actor, make_critic
 from eqr_torchrl.objectives import EpistemicQuantileLoss, make_optimizer, make_update
-from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic, toy_env
+from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic
 
 
 def make_parts(device: str = "cpu"):
@@ -111,19 +108,3 @@ def test_a_delayed_policy_learns_in_every_other_update_and_the_critic_in_each():
             assert torch.equal(value, before[name]) != (policy_moves or name.startswith("qvalue")), name
     with pytest.raises(ValueError, match="policy_every must be at least 1, and 1 with cuda_graph: got 0"):
         make_update(loss, optimizer, updater, policy_every=0)
-
-
-@pytest.mark.parametrize(
-    ("actor", "critic", "problem"),
-    [
-        ({"normalize": True}, {}, "normalize must be False for networks of SACLoss, which sets no scales: got True"),
-        ({}, {"normalize": True}, "normalize must be False for networks of SACLoss, which sets no scales: got True"),
-        ({}, {"num_quantiles": 3}, "num_quantiles must be 1 for critics of SACLoss: got 3"),
-        ({}, {}, None),
-    ],
-)
-def test_what_sac_loss_cannot_learn_with_is_named_before_the_first_update(actor, critic, problem):
-    critics = [make_critic(toy_env(), num_cells=(8,), **{"num_quantiles": 1, **critic}) for _ in range(2)]
-    loss = SACLoss(make_actor(toy_env(), num_cells=(8,), **actor), critics, num_qvalue_nets=2)
-    with pytest.raises(ValueError, match=problem) if problem else contextlib.nullcontext():
-        make_update(loss, make_optimizer(loss), SoftUpdate(loss, tau=0.1))

@@ -20,6 +20,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import nn
 from torchrl.envs import EnvBase
+from torchrl.objectives import LossModule, SACLoss
 from tqdm import tqdm
 
 from eqr_torchrl.lab.runs.agent import describe_actor, policy_content, save_policy, space_of
@@ -46,6 +47,9 @@ from eqr_torchrl.lab.runs.folder import (
 )
 from eqr_torchrl.lab.runs.logger import RunLogger, check_backends
 from eqr_torchrl.networks._cpu import uses_bf16
+from eqr_torchrl.networks.critic import StateActionNetwork
+from eqr_torchrl.networks.layers import Normalizer
+from eqr_torchrl.objectives import SoftActorCriticLoss
 
 _SECONDS_BETWEEN_LINES = 60  # of the progress bar where it cannot be redrawn in place
 # stored rows mean the same without them
@@ -218,6 +222,7 @@ class Run:
                 needed = "state_dict and load_state_dict (of an empty dictionary if it has no state)"
                 kind = type(part).__name__
                 raise ValueError(f"{name} must have {needed} to be saved in checkpoints, got {kind}.")
+        _check_networks(parts.get("loss"))
         self._env, self._policy, self._parts = env, policy, parts
 
     def evaluate_with(self, function: Callable[..., Sequence[Mapping[str, Any]]]) -> None:
@@ -543,3 +548,17 @@ def _flatten(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]
             yield from ((f"{name}_{i}", entry) for i, entry in enumerate(value))
         else:
             yield name, value
+
+
+def _check_networks(loss: Any) -> None:
+    """Losses of TorchRL set no scales, and SACLoss learns one value from each critic."""
+    if not isinstance(loss, LossModule) or isinstance(loss, SoftActorCriticLoss):
+        return
+    kind = type(loss).__name__
+    networks = [getattr(loss, name, None) for name in ("actor_network", "qvalue_network")]  # not among its children
+    for module in [module for network in networks if network is not None for module in network.modules()]:
+        if isinstance(module, Normalizer):
+            raise ValueError(f"normalize must be False for networks of {kind}, which sets no scales: got True.")
+        count = module.network[-1].out_features if isinstance(module, StateActionNetwork) else 1
+        if count != 1 and isinstance(loss, SACLoss):
+            raise ValueError(f"num_quantiles must be 1 for critics of {kind}: got {count}.")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 
@@ -7,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
+from torchrl.objectives import SACLoss
 
 from eqr_torchrl.lab.evaluation import seed_everything
 from eqr_torchrl.lab.runs import Run, RunStatus, load_checkpoint, read_csv, read_status
+from eqr_torchrl.networks import make_actor, make_critic
 from eqr_torchrl.testing import toy_actor, toy_env
 
 SETTINGS = {
@@ -201,3 +204,19 @@ def test_a_run_that_another_process_writes_is_left_alone(tmp_path):
 def test_a_run_needs_its_environment_and_its_policy(tmp_path):
     with pytest.raises(RuntimeError, match="needs keep"), new_run():
         pass
+
+
+@pytest.mark.parametrize(
+    ("actor", "critic", "problem"),
+    [
+        ({"normalize": True}, {}, "normalize must be False for networks of SACLoss, which sets no scales: got True"),
+        ({}, {"normalize": True}, "normalize must be False for networks of SACLoss, which sets no scales: got True"),
+        ({}, {"num_quantiles": 3}, "num_quantiles must be 1 for critics of SACLoss: got 3"),
+        ({}, {}, None),
+    ],
+)
+def test_what_sac_loss_cannot_learn_with_is_named_before_the_run(actor, critic, problem):
+    critics = [make_critic(toy_env(), num_cells=(8,), **{"num_quantiles": 1, **critic}) for _ in range(2)]
+    loss = SACLoss(make_actor(toy_env(), num_cells=(8,), **actor), critics, num_qvalue_nets=2)
+    with pytest.raises(ValueError, match=problem) if problem else contextlib.nullcontext():
+        new_run().keep(env=toy_env(), policy=loss.actor_network, loss=loss)

@@ -1,9 +1,10 @@
-"""Scales of a task that follow from its rewards."""
+"""Scales that follow from the data: of rewards, and of how rare a transition is."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 _SAME = 0.01  # of the reward unit: rewards that are so near to each other count as equal
@@ -49,3 +50,23 @@ def plausible_reward(rewards: Tensor, bounds: Sequence[float] | None = None, *, 
     unit = reward_unit(rewards, bounds)
     differing = ((rewards - rewards.median()).abs() > _SAME * unit).float().mean()
     return share * unit if differing < _RARE else float(rewards.std())
+
+
+def rarity_weights(values: Tensor, threshold: float) -> Tensor:
+    r"""Sampling weights that oversample transitions with outlying values.
+
+    .. math:: w_i = \max\Big(1, \max_j \frac{|v_{ij} - \bar v_j|}{c\, \mathrm{std}(v_j)}\Big)
+
+    A value of 1 among zeros, in a share :math:`p` of the transitions, lies :math:`\sqrt{(1 - p) / p}` standard
+    deviations from the mean: such transitions are a share near :math:`\sqrt{p} / c` of the samples while they are rare,
+    and are not oversampled once they are common. Entries that never vary are ignored.
+    Of values ``[n, D]``, in any units; the weights are ``[n]``. Beyond ``threshold`` standard deviations, :math:`c`, a
+    transition counts as rare.
+
+    Examples:
+        >>> rarity_weights(torch.tensor([[0.0]] * 99 + [[1.0]]), 1.0)[-2:]  # sqrt(99)
+        tensor([1.0000, 9.9499])
+    """
+    std, mean = torch.std_mean(values.double(), 0, correction=0)  # float64: a small spread around a large mean
+    deviations = ((values - mean).abs() / std).nan_to_num(nan=0.0).amax(-1)
+    return (deviations / threshold).clamp(min=1.0).float()
