@@ -277,7 +277,7 @@ def test_a_simulator_that_fails_leaves_a_message_and_the_last_good_checkpoint(st
         start("run", *broken, "warmup_steps=8", tiny=OWN_ENV, command=True)
     assert stopped.value.code == 1
     message = capsys.readouterr().err.strip()
-    assert message.startswith("error: fragile failed at env step 4: bad contact") and "\n" not in message
+    assert message.startswith("error: fragile failed at env step 4: ValueError: bad contact") and "\n" not in message
     assert read_status(tmp_path / "run")["state"] == "failed"
     import test_examples  # as the configuration imports it
 

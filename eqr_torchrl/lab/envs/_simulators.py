@@ -73,7 +73,7 @@ def _build(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     try:
         signature.bind(**arguments)
     except TypeError as error:
-        words = "pass them to make_env, or +env.KEY=... on a command line"
+        words = "pass them to make_env, to eqr-check as KEY=..., or to a script as +env.KEY=..."
         raise ValueError(f"{name}: {error}; it takes {signature}: {words}.") from error
     try:
         return function(**arguments)

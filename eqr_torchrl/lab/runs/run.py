@@ -264,7 +264,8 @@ class Run:
             except StopIteration:
                 return
             except Exception as error:
-                raise RuntimeError(f"{self._name} failed at env step {self.step}: {error}") from error
+                reason = f"{type(error).__name__}: {error}"  # the text of a KeyError is the key alone
+                raise RuntimeError(f"{self._name} failed at env step {self.step}: {reason}") from error
             self._episode_ended = bool(transition["next", "done"].any())
             reward = transition["next", "reward"].sum().item()
             episode_return, length = self._episodes.get(row, (0.0, 0))
