@@ -109,7 +109,8 @@ def read_file(path: Path) -> dict[str, Any]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (RuntimeError, pickle.UnpicklingError, EOFError, OSError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no file of torch.save, is damaged, or holds more than data"
+        other = "it is no file of torch.save, is damaged, or holds more than data"
+        reason = error.strerror if isinstance(error, OSError) else other
         raise ValueError(f"cannot read {path} as a checkpoint or a policy: {reason}.") from error
     content = content if isinstance(content, dict) else {}
     if content.get("format", FORMAT) != FORMAT:

@@ -185,7 +185,8 @@ class NeedsFile(Counter):
     ],
 )
 def test_arguments_that_a_constructor_lacks_or_does_not_know_are_named(arguments, message):
-    advice = r"; it takes \(file, rate=1.0\): pass them to make_env, to eqr-check as KEY=..., or to a script as \+env.KEY=..."
+    advice = r"; it takes \(file, rate=1.0\): "
+    advice += r"pass them to make_env, to eqr-check as KEY=..., or to a script as \+env.KEY=..."
     with pytest.raises(ValueError, match=message + advice):
         make_env(NeedsFile, **arguments)
     assert make_env(NeedsFile, file="x", rate=2.0).env_name == "NeedsFile"

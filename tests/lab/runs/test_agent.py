@@ -112,7 +112,8 @@ def test_a_policy_of_ones_own_is_refused_in_one_line(tmp_path):
 def test_other_files_are_refused_in_one_line(tmp_path):
     torch.save({"weight": torch.ones(1)}, tmp_path / "policy.pt")
     (tmp_path / "text").write_text("no file of ours")
-    for name, words in (("policy.pt", "source must be a run folder"), ("text", "cannot read .*: it is no file of torch.save")):
+    unreadable = "cannot read .*: it is no file of torch.save"
+    for name, words in (("policy.pt", "source must be a run folder"), ("text", unreadable)):
         with pytest.raises(ValueError, match=words) as error:
             load_agent(tmp_path / name)
         assert "\n" not in str(error.value)
