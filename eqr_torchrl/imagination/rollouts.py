@@ -127,7 +127,7 @@ class BranchedRollouts:
         error_threshold: median error, in standard deviations of the observations, up to which a step counts as
             predicted well; read with a ``horizon_range``.
         rare_threshold: standard deviations of the reward beyond which states are oversampled as starts
-            (:func:`~eqr_torchrl.functional.scales_weights`). Defaults to ``None``: uniform draws.
+            (:func:`~eqr_torchrl.functional.rarity_weights`). Defaults to ``None``: uniform draws.
         keys, chunk_size: see :func:`branched_rollout`.
         **options: further arguments of :class:`~eqr_torchrl.imagination.ModelBasedEnv`: ``termination_fn``, ...
 
