@@ -47,6 +47,7 @@ def commands() -> list[tuple[str, str]]:
     return sorted(set(found))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of TorchRL's collectors, when they are first imported
 def test_every_public_name_has_an_entry():
     if not INVENTORY.is_file():
         pytest.skip("the documentation has not been built")
@@ -118,6 +119,7 @@ def test_command_lines_compose(page, command):
         options = [argument for argument in arguments if argument.startswith("-")]
         assert all(f'"{option}"' in (ROOT / script).read_text() for option in options)
         return
+    overrides = [re.sub(r"=(?:tag\(log, )?\w+\(([^,]+),.*", r"=\1", override) for override in overrides]  # of a search
     overrides = [re.sub(r"=([^,\[\]]+),[^\[\]]*$", r"=\1", override) for override in overrides]  # first of a sweep
     config = Path(script).stem
     folder = next(path.parent for path in (ROOT / "configs").rglob(f"{config}.yaml"))

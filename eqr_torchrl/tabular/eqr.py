@@ -85,7 +85,8 @@ def epistemic_quantile_regression(
         tensor(True)
     """
     final_step_size = step_size if final_step_size is None else final_step_size
-    for name, value in (("num_iterations", num_iterations), ("record_every", record_every)):
+    counts = {"num_quantiles": num_quantiles, "num_iterations": num_iterations, "record_every": record_every}
+    for name, value in counts.items():
         if value < 1:
             raise ValueError(f"{name} must be positive, got {value}.")
     if not (step_size > 0 and final_step_size > 0):
