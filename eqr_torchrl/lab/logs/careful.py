@@ -189,6 +189,8 @@ class NearTheLog:
     """
 
     def __init__(self, actor: Any, data: TensorDictBase, *, weight: float, gamma: float) -> None:
+        if not (isinstance(weight, (int, float)) and 0 <= weight < float("inf")):
+            raise ValueError(f"weight must be a finite number of at least 0, got {weight!r}.")
         self.actor, self.data, self.weight = actor, data, weight * spread_of_returns(data, gamma)
 
     def __call__(self, losses: TensorDictBase, *, improve: bool) -> TensorDictBase:

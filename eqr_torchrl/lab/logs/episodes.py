@@ -84,7 +84,12 @@ def returns_to_go(episode: TensorDictBase, gamma: float = 1.0) -> Tensor:
 
 
 def spread_of_returns(data: TensorDictBase, gamma: float) -> float:
-    """Standard deviation of the discounted returns to go from all steps of a log, in units of reward."""
+    """Standard deviation of the discounted returns to go from all steps of a log, in units of reward.
+
+    Examples:
+        >>> spread_of_returns(toy_env(max_steps=10).rollout(50, break_when_any_done=False), 0.99) > 0
+        True
+    """
     return float(torch.cat([returns_to_go(episode, gamma) for episode in episodes_of(data)]).std(correction=0))
 
 

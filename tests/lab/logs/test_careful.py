@@ -111,3 +111,9 @@ def test_a_policy_near_the_log_does_not_follow_values_that_no_action_of_the_log_
         with torch.no_grad():
             found.append(actor.get_dist(data.select("observation")).deterministic_sample.mean().item())
     assert found[0] > 0.9 and 0.1 < found[1] < 0.4
+
+
+@pytest.mark.parametrize("weight", [-1.0, "two", float("nan")])
+def test_a_weight_that_is_none_is_named(weight):
+    with pytest.raises(ValueError, match="weight must be a finite number of at least 0, got"):
+        NearTheLog(toy_actor(), toy_batch(B=5), weight=weight, gamma=0.9)
