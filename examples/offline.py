@@ -65,7 +65,8 @@ def main(cfg: DictConfig) -> float | None:
                 continue
             if judge is None:
                 judge = Judge(ModelBasedEnv(judges, env, **rules), train, held_out)
-                imagine.stop_fn = cfg.stop_level and logs.uncertainty_stop(world_model, held_out, level=cfg.stop_level)
+                if cfg.stop_level:
+                    imagine.stop_fn = logs.uncertainty_stop(world_model, held_out, level=cfg.stop_level)
             if (step - 1) % cfg.retrain_every == 0:
                 run.log("rollout", imagine(instantiate(cfg.inference)(actor), train, model_buffer))  # imagine
             run.log("train", update())  # learn values, improve the policy

@@ -19,7 +19,7 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from eqr_torchrl.lab.runs import RunStatus
+from eqr_torchrl.lab.runs import LoopSettings, RunStatus
 from eqr_torchrl.lab.runs.cli import run_hydra
 from eqr_torchrl.lab.runs.folder import plan_run, prepare_folder
 
@@ -59,7 +59,7 @@ def main(cfg: DictConfig) -> None:
 
 def cli() -> None:
     """The command line."""
-    run_hydra(main, Path(__file__).parents[1] / "configs" / "tabular", "tabular_eqr")
+    run_hydra(main, Path(__file__).parents[1] / "configs" / "tabular", "tabular_eqr", schema=LoopSettings.of)
 
 
 if __name__ == "__main__":

@@ -45,6 +45,25 @@ def checked(*overrides):
     return run_hydra(lambda cfg: cfg, CONFIGS, "eqr_sac", list(overrides), schema=LoopSettings.of)
 
 
+@pytest.mark.parametrize(
+    ("script", "word", "needed"),
+    [
+        ("eqr_sac", "real_share=two", "real_share must be a number, got 'two'"),
+        ("eqr_sac", "optim.lr=1", "did you mean optim.lr_actor or optim.lr_alpha or optim.lr_critic?"),
+        ("offline", "values_first=soon", "values_first must be an integer, got 'soon'"),
+        ("offline", "clone_steps=x", "clone_steps must be an integer, got 'x'"),
+        ("offline", "penalty=x", "penalty must be a number, got 'x'"),
+        ("offline", "stop_level=high", "stop_level must be a number, got 'high'"),
+    ],
+)
+def test_a_word_for_a_number_is_one_line(capsys, script, word, needed):
+    data = ["data.path=log.npz"] if script == "offline" else []
+    with pytest.raises(SystemExit):
+        run_hydra(lambda cfg: cfg, CONFIGS, script, [word, *data], schema=LoopSettings.of)
+    error = capsys.readouterr().err
+    assert needed in error and error.count("\n") == 1
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_algorithm_goes_with_every_utility_and_every_budget(algorithm):
     offset = ALGORITHMS.index(algorithm)  # over all algorithms, every utility meets every budget

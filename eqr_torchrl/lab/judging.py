@@ -24,6 +24,7 @@ from eqr_torchrl.lab.envs import rules_for
 from eqr_torchrl.lab.evaluation import EpisodeRow
 from eqr_torchrl.lab.logs import disagreement, episodes_of, read_transitions, returns_to_go, split_episodes
 from eqr_torchrl.lab.runs import SpaceOnly, latest_checkpoint, load_agent, load_checkpoint
+from eqr_torchrl.lab.runs.checkpoint import restore_module
 
 __all__ = ["Judge", "Judgement", "advice", "diagnose_offline", "functions_of", "offline_report"]
 
@@ -278,7 +279,7 @@ def diagnose_offline(source: str | Path) -> list[str]:
     data = read_transitions(settings["data"]["path"], columns=settings["data"]["columns"])
     train, held_out = split_episodes(data, settings["held_out"])
     judges = instantiate(settings["world_model"], space)
-    judges.load_state_dict(parts["judges"])
+    restore_module("judges", judges, parts["judges"])
     model_env = ModelBasedEnv(judges, space, **functions_of(settings, data))
     return offline_report(Judge(model_env, train, held_out), agent.actor, train)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
+import shutil
 from pathlib import Path
 
 import hydra
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from eqr_torchrl.lab.judging import diagnose_offline
-from eqr_torchrl.lab.runs import load_agent, load_checkpoint, read_csv
+from eqr_torchrl.lab.runs import latest_checkpoint, load_agent, load_checkpoint, read_csv, save_checkpoint
 from eqr_torchrl.testing import toy_env
 
 ROOT = Path(__file__).parents[2]
@@ -109,3 +110,16 @@ def test_online_learning_starts_with_the_log_and_with_an_offline_run(start, lear
     folder, _ = start("online", *rest, script="eqr_sac", tiny=module)
     replay = load_checkpoint(folder / "checkpoints" / "step_000000004.pt")["parts"]["replay"]
     assert replay["num_rows"] == 120 + 1 + 4  # the log, one step in place of the warm-up, and four
+
+
+@pytest.mark.parametrize("part", ["world_model", "judges"])
+def test_a_checkpoint_from_before_an_entry_existed_is_one_line(learned, tmp_path, part):
+    state = load_checkpoint(latest_checkpoint(learned[0]))
+    del state["parts"][part]["terminal_reward"]
+    shutil.copytree(learned[0], tmp_path, dirs_exist_ok=True)
+    save_checkpoint(latest_checkpoint(tmp_path), state)
+    words = (
+        f"{part} does not fit the checkpoint: terminal_reward must be .*, saved is nothing: another version wrote it"
+    )
+    with pytest.raises(ValueError, match=words):
+        load_agent(tmp_path) if part == "world_model" else diagnose_offline(tmp_path)

@@ -27,6 +27,7 @@ from eqr_torchrl.lab.runs.checkpoint import (
     load_checkpoint,
     read_file,
     replace_file,
+    restore_module,
     versions,
 )
 from eqr_torchrl.lab.runs.folder import BEST_POLICY_FILE, CONFIG_FILE, read_settings_file
@@ -266,13 +267,13 @@ def _load_run(folder: Path, checkpoint: Path) -> Agent:
     critics = [instantiate(settings["critic"], space).eval() for _ in range(settings["loss"]["num_qvalue_nets"])]
     loss = instantiate(settings["loss"], actor, critics)
     loss.make_value_estimator(gamma=settings["gamma"])
-    loss.load_state_dict(parts["loss"])  # actor and critics share their parameters with the loss ...
+    restore_module("loss", loss, parts["loss"])  # actor and critics share their parameters with the loss ...
     if loss.qvalue_network_params.batch_dims:  # ... except in TorchRL's own losses, which stack those of the critics
         for network, parameters in zip(critics, loss.qvalue_network_params.data.unbind(0), strict=True):
             TensorDict.from_module(network).data.update_(parameters)
     world_model = instantiate(settings["world_model"], space).eval() if "world_model" in parts else None
     if world_model is not None:
-        world_model.load_state_dict(parts["world_model"])
+        restore_module("world_model", world_model, parts["world_model"])
     return Agent(folder, settings, saved["space"], saved["step"], actor.eval(), None, critics, loss.eval(), world_model)
 
 

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from tensordict import TensorDict
@@ -59,8 +59,6 @@ def save_checkpoint(
         >>> load_checkpoint(path, fingerprint={"algorithm": "eqr_sac"})["weight"]
         tensor([1., 1.])
     """
-    if keep_last is not None and keep_last < 1:
-        raise ValueError(f"keep_last must be at least 1, or None to keep all checkpoints: got {keep_last}.")
     path = Path(path)
     content = {
         "format": FORMAT,
@@ -241,15 +239,7 @@ def _restore(name: str, part: Any, saved: Any) -> None:
                 raise ValueError(f"{name} does not fit the checkpoint: {key} must be there, saved is {sorted(saved)}.")
             _restore(f"{name}/{key}", inner, saved[key])
     elif isinstance(part, nn.Module):
-        chosen = _coefficients(part) if isinstance(part, LossModule) else ()
-        needed, found = ({k: v for k, v in one.items() if k not in chosen} for one in (part.state_dict(), saved))
-        _check_shapes(name, needed, found)
-        now, before = getattr(part, "alpha_init", None), saved.get("alpha_init")
-        learned = isinstance(getattr(part, "log_alpha", None), nn.Parameter)
-        if learned and now is not None and before is not None and float(now) != float(before):
-            reason = f"the temperature is saved, and began at {float(before):g}"
-            raise ValueError(f"{name}.alpha_init={float(now):g} cannot take effect: {reason}; leave it.")
-        part.load_state_dict(found, strict=False)
+        restore_module(name, part, saved)
     else:
         optimizer: Any = part if isinstance(part, torch.optim.Optimizer) else getattr(part, "optimizer", None)
         groups = optimizer.param_groups if isinstance(optimizer, torch.optim.Optimizer) else []
@@ -269,19 +259,30 @@ def _restore(name: str, part: Any, saved: Any) -> None:
             group.update(choice, lr=rate)
 
 
+def restore_module(name: str, part: nn.Module, saved: Mapping[str, Any]) -> None:
+    """Loads the state of a module but for the coefficients of a loss; a state that does not fit is a ``ValueError``."""
+    chosen = _coefficients(part) if isinstance(part, LossModule) else ()
+    needed, found = ({k: v for k, v in one.items() if k not in chosen} for one in (part.state_dict(), saved))
+    for key in sorted({*needed, *found}):
+        shapes = [_shape(entries[key]) if key in entries else "nothing" for entries in (needed, found)]
+        if shapes[0] != shapes[1]:
+            why = "" if "nothing" not in shapes else ": another version wrote it, or other settings"
+            what = f"{key} must be {shapes[0]}, saved is {shapes[1]}{why}"
+            raise ValueError(f"{name} does not fit the checkpoint: {what}.")
+    now, before = getattr(part, "alpha_init", None), saved.get("alpha_init")
+    learned = isinstance(getattr(part, "log_alpha", None), nn.Parameter)
+    if learned and now is not None and before is not None and float(now) != float(before):
+        reason = f"the temperature is saved, and began at {float(before):g}"
+        raise ValueError(f"{name}.alpha_init={float(now):g} cannot take effect: {reason}; leave it.")
+    part.load_state_dict(found, strict=False)
+
+
 def _coefficients(part: LossModule) -> set[str]:
     """Names, in the state of a loss, of the scalars that it was constructed with."""
     names = {*getattr(type(part), "_all_schedulable_buffers", ()), *part._buffers, "target_entropy", "_target_entropy"}
     estimator = getattr(part, "_value_estimator", None)
     names |= {f"_value_estimator.{name}" for name in getattr(estimator, "_buffers", ())}
     return names - set(part._parameters)
-
-
-def _check_shapes(name: str, needed: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    for key in sorted({*needed, *saved}):
-        shapes = [_shape(entries[key]) if key in entries else "nothing" for entries in (needed, saved)]
-        if shapes[0] != shapes[1]:
-            raise ValueError(f"{name} does not fit the checkpoint: {key} must be {shapes[0]}, saved is {shapes[1]}.")
 
 
 def _shape(value: Any) -> str:
@@ -296,11 +297,8 @@ def _replay_state(buffer: ReplayBuffer) -> dict[str, Any]:
     if buffer._prefetch:  # batches in flight would be lost
         raise ValueError("a saved replay buffer must be built with prefetch=None: got one that prefetches.")
     state, num_rows = buffer.state_dict(), len(buffer)
-    storage: Any = buffer.storage
-    rows = storage.get(slice(0, num_rows)) if num_rows else {}
-    if isinstance(rows, torch.Tensor):
-        rows = {"": rows}
-    leaves = rows.items() if isinstance(rows, dict) else rows.items(include_nested=True, leaves_only=True)
+    rows: Any = buffer.storage.get(slice(0, num_rows)) if num_rows else TensorDict()
+    leaves = rows.items(include_nested=True, leaves_only=True)
     return {
         "capacity": int(buffer.storage.max_size),
         "num_rows": num_rows,
@@ -320,8 +318,8 @@ def _restore_replay(name: str, buffer: ReplayBuffer, state: Mapping[str, Any]) -
         )
     buffer.empty()
     if num_rows:
-        rows, storage = state["rows"], cast(Any, buffer.storage)  # typed for single rows by TorchRL
-        storage.set(slice(0, num_rows), rows[("",)] if ("",) in rows else TensorDict(rows, [num_rows]))
+        storage: Any = buffer.storage  # typed for single rows by TorchRL
+        storage.set(slice(0, num_rows), TensorDict(state["rows"], [num_rows]))
     buffer.writer.load_state_dict(state["writer"])
     buffer.sampler.load_state_dict(state["sampler"])
     buffer._transform.load_state_dict(state["transforms"])

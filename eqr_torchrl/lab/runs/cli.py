@@ -68,7 +68,9 @@ def run_hydra(
         config_dir: folder of the configuration groups.
         config_name: the primary configuration in it.
         argv: the command line, without the program's name. Defaults to that of the process.
-        schema: called with all settings, such as ``LoopSettings.of``; it raises ``ValueError`` for a wrong one.
+        schema: makes a dataclass of those settings that it knows, such as ``LoopSettings.of``, and raises
+            ``ValueError`` for a wrong one. Other settings at the top level must be numbers, or true or false, where
+            those of the primary configuration are.
 
     Examples:
         >>> import tempfile
@@ -130,7 +132,12 @@ class _Script(NamedTuple):
             values = [_values(override) for override in parsed]
             last = max(map(len, values), default=1) - 1
             jobs = [[found[min(i, len(found) - 1)] for found in values] for i in range(last, -1, -1)]
-            return [self._check(job, show=show) for job in jobs][-1]
+            config = [self._check(job, show=show) for job in jobs][-1]
+            intervals = [override.input_line for override in parsed if override.is_interval_sweep()]
+            if intervals and "BasicSweeper" in HydraConfig.get().sweeper._target_:
+                search = "an interval is searched: add hydra/sweeper=optuna (pip install 'eqr_torchrl[search]')"
+                raise CommandLineError(f"{intervals[0]}: {search}, or write the values.")
+            return config
 
     def resumed(self, overrides: Sequence[str], folder: Path) -> _Script:
         """With resume=RUN, the same script whose primary configuration, in ``folder``, has that run's settings.
@@ -271,12 +278,17 @@ class _Script(NamedTuple):
             with contextlib.suppress(InterpolationToMissingValueError):  # known only while the job runs
                 OmegaConf.resolve(resolved)
             settings: Any = OmegaConf.to_container(resolved)
-            if self.schema is not None:
-                self.schema(settings)
+            known = vars(self.schema(settings)) if self.schema else {}
+            check_types({name: kind for name, kind in self._kinds().items() if name not in known}, settings)
             _check_parts(settings)
         except (ValueError, OmegaConfBaseException) as error:
             raise CommandLineError(one_line(error)) from error
         return plain
+
+    def _kinds(self) -> dict[str, str]:
+        """The types of numbers and of true or false at the top level of the primary configuration."""
+        usual: Any = OmegaConf.to_container(OmegaConf.load(self.folders[0] / f"{self.config_name}.yaml"))
+        return {name: type(value).__name__ for name, value in usual.items() if isinstance(value, (bool, int, float))}
 
 
 def _linked(settings: Any, usual: Any, run: DictConfig) -> Any:
@@ -318,8 +330,10 @@ def _check_key(word: Any, config: DictConfig) -> None:
     names |= set() if parent else groups
     if name in names and parent == key.rpartition(".")[0]:
         return
-    same = [leaf for leaf in leaves if leaf.split(".")[-1] == name]
-    hint = f"; did you mean {same[0]}?" if same else _hint(name, sorted(names), f"{parent}." if parent else "")
+    prefix = f"{parent}." if parent else ""
+    longer = [f"{prefix}{other}" for other in sorted(names) if other.startswith(f"{name}_")]  # lr: lr_actor, lr_critic
+    near = longer or [leaf for leaf in leaves if leaf.split(".")[-1] == name][:1]
+    hint = f"; did you mean {' or '.join(near)}?" if near else _hint(name, sorted(names), prefix)
     where = f" of {parent}" if parent else ""
     add = f" (+{parent}.{name}=... adds one that the part takes)" if parent else ""
     raise CommandLineError(f"unknown key {key}{hint} Keys{where}: {', '.join(sorted(names)) or 'none'}{add}.")
@@ -342,7 +356,7 @@ def _check_parts(node: Any, key: str = "") -> None:
             raise ValueError(
                 f"{key}: {target.rpartition('.')[2]} takes no {', '.join(unknown)}; to remove, add {remove}"
             )
-        check_types(part, node, f"{key}.")
+        check_types({name: parameter.annotation for name, parameter in names.items()}, node, f"{key}.")
     for name, value in node.items():
         _check_parts(value, f"{key}.{name}".lstrip("."))
 

@@ -1,13 +1,9 @@
-"""A run folder: where a run writes, what it resumes, how it ended, which settings it had, and its one history.
-
-``python -m eqr_torchrl.lab.runs.folder ROOT`` prints how the runs under a folder ended.
-"""
+"""A run folder: where a run writes, what it resumes, how it ended, which settings it had, and its one history."""
 
 from __future__ import annotations
 
 import contextlib
 import csv
-import inspect
 import io
 import json
 import re
@@ -16,8 +12,7 @@ import sys
 import time
 import traceback
 import uuid
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Literal, NamedTuple
@@ -68,8 +63,6 @@ def plan_run(
     has one, all of it otherwise. ``resume=PATH`` (a checkpoint or a run folder) continues there, or in ``run_dir``.
     """
     folder = None if run_dir is None else Path(run_dir).expanduser()
-    if folder is not None and folder.exists() and not folder.is_dir():
-        raise ValueError(f"run_dir must be a folder: got the file {folder}.")
     if resume is None:
         return RunPlan(_new_folder(root, name, folder))
     if str(resume) == "auto":
@@ -91,7 +84,7 @@ def prepare_folder(plan: RunPlan, step: int = -1) -> Path:
 
     Tables and settings of a run that is continued in another folder are copied there; its own folder is not changed.
     """
-    plan.folder.mkdir(parents=True, exist_ok=True)
+    _make_folder(plan.folder)
     for file in (METRICS_FILE, EVALUATIONS_FILE, CONFIG_FILE):
         if plan.copy_from is not None and (plan.copy_from / file).is_file():
             shutil.copy2(plan.copy_from / file, plan.folder / file)
@@ -123,6 +116,13 @@ def rewind(folder: str | Path, step: int) -> None:
             checkpoint.unlink()
     for policy in (POLICY_FILE, BEST_POLICY_FILE):
         (folder / CHECKPOINT_FOLDER / policy).unlink(missing_ok=True)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"the folder {folder} cannot be made: {error.strerror}.") from error
 
 
 def _new_folder(root: str | Path, name: str, folder: Path | None) -> Path:
@@ -229,11 +229,10 @@ def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
     return {key: value for name, node in tree.items() for key, value in flat(node, f"{prefix}{name}.").items()}
 
 
-def check_types(part: Callable[..., object], values: Mapping[str, Any], prefix: str = "") -> None:
-    """Checks plain arguments against annotations of plain types and of lists; others are left to the constructor."""
-    parameters = inspect.signature(part).parameters
-    for name in parameters.keys() & values.keys():
-        annotation, value = parameters[name].annotation, values[name]
+def check_types(annotations: Mapping[str, Any], values: Mapping[str, Any], prefix: str = "") -> None:
+    """Checks values against annotations of plain types and of lists; other annotations are left to the constructor."""
+    for name in annotations.keys() & values.keys():
+        annotation, value = annotations[name], values[name]
         text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
         kinds = [re.sub(r"^(Sequence|list|tuple)\[.*", "list", kind.strip()) for kind in text.split("|")]
         found = "None" if value is None else type(value).__name__
@@ -266,7 +265,7 @@ class RunStatus:
         self.ending: tuple[State, str | None] | None = None  # state and reason; None leaves them to the error
 
     def __enter__(self) -> RunStatus:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        _make_folder(self.folder)
         self._lock = _take_lock(self.folder)
         self._write("running")
         return self
@@ -365,26 +364,3 @@ def _is_locked(folder: Path) -> bool:
     except OSError:  # held by the run, or unknown
         return True
     return False
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print a table for the folder that the command line names; the status is 1 if a run failed or was stopped."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    try:
-        if len(arguments) != 1 or arguments[0].startswith("-"):
-            raise ValueError("usage: python -m eqr_torchrl.lab.runs.folder ROOT")
-        runs = summarise_sweep(arguments[0])
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    counts = Counter(run["state"] for run in runs)
-    total = ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none"
-    print(f"{len(runs)} run{'' if len(runs) == 1 else 's'}: {total}")
-    width = max((len(run["folder"]) for run in runs), default=0)
-    for run in sorted(runs, key=lambda run: (run["state"], run["folder"])):
-        print(f"{run['state']:<11} {run[STEP]:>8}  {run['folder']:<{width}}  {run['reason'] or ''}".rstrip())
-    return int(any(run["state"] not in ("finished", "running") for run in runs))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

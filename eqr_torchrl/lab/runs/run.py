@@ -102,7 +102,7 @@ class LoopSettings:
         return cls(**{field.name: config[field.name] for field in fields(cls) if field.name in config})
 
     def __post_init__(self) -> None:
-        check_types(type(self), vars(self))
+        check_types(self.__annotations__, vars(self))
         self.gamma, self.tau = float(self.gamma), float(self.tau)
         for name, value in vars(self).items():
             least = int(name not in ("seed", "checkpoint_every"))
@@ -245,10 +245,8 @@ class Run:
                 each counts as a step. One of another process, such as
                 :class:`~eqr_torchrl.lab.acting.ActingProcess`, goes on after a checkpoint, without a reset.
         """
-        self._iterator = iter(transitions)
-        return self._watch(transitions, self._iterator)
-
-    def _watch(self, collector: Any, iterator: Iterator[TensorDictBase]) -> Iterator[TensorDictBase]:
+        collector: Any = transitions
+        iterator = self._iterator = iter(transitions)
         waiting = []
         while True:
             self._lap(None)

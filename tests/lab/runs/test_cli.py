@@ -28,6 +28,9 @@ defaults:
 gamma: 0.99
 cuda_graph: false
 steps: 10
+share: 0.5
+rounds: 3
+quiet: false
 name: ${env.name}-${hydra:runtime.choices.algorithm}
 out: null
 resume: null
@@ -36,7 +39,7 @@ loss: {tau: 0.1}
 part: {_target_: eqr_torchrl.imagination.EnsembleSuccessors, num_next_states: 1, sampling: iid}
 stop: {_target_: eqr_torchrl.world_models.EarlyStoppingFit, max_epochs: null}
 net: {_target_: eqr_torchrl.networks.make_critic, num_cells: [8], num_quantiles: 1}
-optim: {lr: 0.001, weight_decay: 0.0}
+optim: {lr: 0.001, weight_decay: 0.0, rate_actor: 1.0, rate_critic: 1.0}
 """,
     "env/pendulum.yaml": "{name: Pendulum-v1, limit: 200}",
     "env/dmc/cheetah-run.yaml": "{name: dmc/cheetah-run, limit: 1000}",
@@ -74,13 +77,13 @@ class Settings:
     out: str | None = None
 
     def __post_init__(self):
-        check_types(type(self), vars(self))
+        check_types(self.__annotations__, vars(self))
         if self.gamma > 1:
             raise ValueError(f"gamma must be at most 1, got {self.gamma}.")
 
 
 def schema(settings):
-    Settings(**{f.name: settings[f.name] for f in dataclasses.fields(Settings) if f.name in settings})
+    return Settings(**{f.name: settings[f.name] for f in dataclasses.fields(Settings) if f.name in settings})
 
 
 run_hydra = functools.partial(run_hydra, schema=schema)
@@ -121,7 +124,9 @@ MISTAKES = {
     "lr=1": r"unknown key lr; did you mean optim.lr\? Keys: ",
     "experiment.steps=1": r"unknown key experiment\.steps; did you mean steps\? Keys: ",
     "algoritm=mbpo": r"unknown key algoritm; did you mean algorithm\?",
-    "optim.lrr=1": r"unknown key optim.lrr; did you mean optim.lr\? Keys of optim: lr, weight_decay \(\+optim.lrr=",
+    "optim.lrr=1": r"unknown key optim.lrr; did you mean optim.lr\? Keys of optim: lr, rate_actor, .* \(\+optim.lrr=",
+    "optim.rate=1": r"unknown key optim.rate; did you mean optim.rate_actor or optim.rate_critic\?",
+    "optim.kind=1": r"unknown key optim.kind; did you mean loss.utility.kind\?",
     "algorithm=mbop": r"unknown algorithm=mbop; did you mean algorithm=mbpo\? Choices: eqr_sac, incomplete, mbpo\.",
     "env=my_module:Env": r"unknown env=my_module:Env. Choices: pendulum, .* your own: env.name=my_module:Env\.",
     "env=dmc/cheetah": r"unknown env=dmc/cheetah; did you mean env=dmc/cheetah-run\? Choices: pendulum, dmc/cheetah",
@@ -131,6 +136,11 @@ MISTAKES = {
     "steps=2.5": r"steps must be an integer, got 2\.5\.",
     "steps=true": r"steps must be an integer, got True\.",
     "gamma=1.5": r"gamma must be at most 1, got 1\.5\.",
+    "share=two": r"share must be a number, got 'two'\.",
+    "share=null": r"share must be a number, got None\.",
+    "rounds=soon": r"rounds must be an integer, got 'soon'\.",
+    "rounds=2.5": r"rounds must be an integer, got 2\.5\.",
+    "quiet=1": r"quiet must be true or false, got 1\.",
     "part.num_next_states=2.5": r"part.num_next_states must be an integer, got 2\.5\.",
     "stop.max_epochs=all": r"stop.max_epochs must be an integer or null, got 'all'\.",
     "part._target_=no.where": r"part\._target_=no\.where cannot be imported: ",
@@ -181,6 +191,7 @@ def test_a_mistake_is_one_line_that_names_what_is_valid(configs, capsys, mistake
         ("algorithm=mbpo,eqr_sac successors.num_next_states=8", "unknown key successors.num_next_states"),
         ("algorithm=eqr_sac,incomplete", "a value is needed for successors"),
         ("steps=interval(2,2.5)", "steps must be an integer, got 2.5"),
+        ("gamma=interval(0.5,0.9)", "gamma=interval(0.5,0.9): an interval is searched: add hydra/sweeper=optuna"),
     ],
 )
 def test_every_choice_of_a_sweep_is_checked_before_the_first_job(configs, capsys, sweep, message):

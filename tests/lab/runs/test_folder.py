@@ -17,7 +17,7 @@ from eqr_torchrl.lab.runs import (
     save_checkpoint,
     summarise_sweep,
 )
-from eqr_torchrl.lab.runs.folder import main, plan_run, prepare_folder
+from eqr_torchrl.lab.runs.folder import plan_run, prepare_folder
 
 HOLD = """
 import sys, time
@@ -56,8 +56,17 @@ def test_run_dir_is_used_as_it_is_unless_it_holds_a_run(tmp_path):
         pass
     with pytest.raises(ValueError, match=r"already holds a run \(finished\); choose another folder, or .* resume=auto"):
         make_run_folder(tmp_path, "x", run_dir)
-    with pytest.raises(ValueError, match="run_dir must be a folder"):
+    with pytest.raises(OSError, match="notes.txt cannot be made: File exists"):
         make_run_folder(tmp_path, "x", run_dir / "notes.txt")
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(OSError, match=r"the folder .*run cannot be made: Not a directory\."),
+        RunStatus(tmp_path / "file" / "run"),
+    ):
+        pass
 
 
 def test_status_tells_how_a_run_ended(tmp_path):
@@ -165,15 +174,6 @@ def test_the_state_of_every_run_under_a_folder(runs):
     }
 
 
-def test_the_command_prints_a_table(runs, capsys):
-    assert main([str(runs)]) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "4 runs: 1 failed, 2 finished, 1 killed"
-    assert lines[1] == "failed            10  a/seed=1  ValueError: not finite"
-    assert len(lines) == 5
-
-
-def test_a_wrong_folder_is_one_line(tmp_path, capsys):
-    assert main([str(tmp_path / "nowhere")]) == 2
-    assert capsys.readouterr().err.startswith("error: root must be a folder with runs in it")
-    assert main([]) == 2
+def test_a_wrong_folder_is_one_line(tmp_path):
+    with pytest.raises(ValueError, match="root must be a folder with runs in it"):
+        summarise_sweep(tmp_path / "nowhere")
