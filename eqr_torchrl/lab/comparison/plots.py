@@ -19,9 +19,7 @@ from eqr_torchrl.lab.comparison.reading import GROUP, read_runs
 from eqr_torchrl.lab.figures import COLOURS, COLUMN_WIDTH, LINES, legend_key, saved_figure, to_array
 
 
-def plot_learning_curve(
-    source: str | Path | pd.DataFrame, path: str | Path | None = None, *, smoothing: int = 1
-) -> Path:
+def plot_learning_curve(source: str | Path | pd.DataFrame, path: str | Path | None = None) -> Path:
     """Draws the returns of one run, or of a few, against environment steps.
 
     Every evaluation episode is a dot, the mean of each evaluation a line; the rest is as in
@@ -31,7 +29,6 @@ def plot_learning_curve(
         source: a run folder, a CSV file, or the table of :func:`read_runs`.
         path: file to write; its suffix (``.png``, ``.pdf``, ``.svg``) chooses the format. Defaults to
             ``figures/learning_curve.png`` in the run folder.
-        smoothing: evaluations in the trailing moving average of the lines; dots are not smoothed.
 
     Raises:
         ValueError: as :func:`read_runs`.
@@ -44,9 +41,8 @@ def plot_learning_curve(
         'curve.png'
     """
     episodes = source if isinstance(source, pd.DataFrame) else read_runs(source)
-    curves = learning_curves(episodes, smoothing=smoothing)
     path = Path(str(source), "figures", "learning_curve.png") if path is None else path
-    return plot_learning_curves(curves, path, published=False, episodes=episodes)
+    return plot_learning_curves(learning_curves(episodes), path, published=False, episodes=episodes)
 
 
 def plot_learning_curves(
@@ -67,16 +63,11 @@ def plot_learning_curves(
             dashed line of the same colour.
         episodes: from :func:`read_runs`; also draw each evaluation episode as a dot.
 
-    Raises:
-        ValueError: if ``curves`` is empty.
-
     Examples:
         >>> runs = {"env": "reach", "algorithm": "sac", "utility": "", "seed": ["0", "1"]}
         >>> plot_learning_curves(pd.DataFrame({**runs, "env_steps": 1, "episode_return": 5.0}), folder / "all.pdf").name
         'all.pdf'
     """
-    if curves.empty:
-        raise ValueError("curves must hold at least one row, got none.")
     means = dict(iter(mean_curves(curves).groupby(GROUP)))
     tasks = list(curves["env"].unique())
     labels = dict.fromkeys(map(label, curves["algorithm"], curves["utility"]))
@@ -126,7 +117,7 @@ def plot_learning_curves(
 
 
 def plot_performance_profiles(
-    scores: Mapping[str, Scores], path: str | Path, *, xlabel: str = "normalised score", num_resamples: int = 500
+    scores: Mapping[str, Scores], path: str | Path, *, xlabel: str = "normalised score"
 ) -> Path:
     """Draws the share of runs above each score, with a band of 95 % from resampling runs within tasks.
 
@@ -134,7 +125,6 @@ def plot_performance_profiles(
         scores: from :func:`normalised_scores`.
         path: as for :func:`plot_learning_curve`.
         xlabel: name and unit of the score.
-        num_resamples: bootstrap samples.
 
     Examples:
         >>> plot_performance_profiles({"sac": {"reach": [0.1, 0.5]}}, folder / "profile.png").name
@@ -146,7 +136,7 @@ def plot_performance_profiles(
         axes = figure.subplots()
         for i, (name, tasks) in enumerate(scores.items()):
             profile = stratified_bootstrap(
-                lambda resampled: performance_profile(resampled, thresholds), tasks, num_resamples=num_resamples
+                lambda resampled: performance_profile(resampled, thresholds), tasks, num_resamples=500
             )
             colour, line = COLOURS[i % len(COLOURS)], LINES[i // len(COLOURS) % len(LINES)]
             axes.plot(thresholds, profile.estimate, line, color=colour, label=name)
@@ -164,16 +154,11 @@ def plot_aggregates(table: pd.DataFrame, path: str | Path, *, xlabel: str = "nor
         path: as for :func:`plot_learning_curve`.
         xlabel: name and unit of the score.
 
-    Raises:
-        ValueError: if ``table`` is empty.
-
     Examples:
         >>> from eqr_torchrl.lab.comparison import aggregate_table
         >>> plot_aggregates(aggregate_table({"sac": {"reach": [0.2, 0.4]}}), folder / "aggregates.png").name
         'aggregates.png'
     """
-    if table.empty:
-        raise ValueError("table must hold at least one row, got none.")
     labels = list(table["algorithm"].unique())
     metrics = table.groupby("metric", sort=False)
     with saved_figure(path, 2 * COLUMN_WIDTH, 0.8 + 0.22 * len(labels)) as figure:

@@ -135,16 +135,15 @@ def normalised_scores(
     return normalised
 
 
-def aggregate_table(scores: Mapping[str, Scores], *, num_resamples: int = 2000) -> pd.DataFrame:
+def aggregate_table(scores: Mapping[str, Scores]) -> pd.DataFrame:
     """Interquartile mean, mean, median over tasks, and optimality gap of each algorithm.
 
     Args:
         scores: from :func:`normalised_scores`.
-        num_resamples: of each 95 % interval (:func:`stratified_bootstrap`).
 
     Returns:
-        Four rows for each algorithm: ``algorithm``, ``metric``, ``num_tasks``, ``num_runs``, ``estimate``, ``low``,
-        ``high``.
+        Four rows for each algorithm: ``algorithm``, ``metric``, ``num_tasks``, ``num_runs``, ``estimate``, and the ends
+        ``low`` and ``high`` of its 95 % interval (:func:`stratified_bootstrap`).
 
     Examples:
         >>> table = aggregate_table({"sac": {"reach": [0.25, 0.25]}})
@@ -154,18 +153,17 @@ def aggregate_table(scores: Mapping[str, Scores], *, num_resamples: int = 2000) 
     rows = []
     for (name, tasks), (metric, function) in itertools.product(scores.items(), METRICS.items()):
         num_runs = sum(np.size(runs) for runs in tasks.values())
-        interval = stratified_bootstrap(function, tasks, num_resamples=num_resamples)
+        interval = stratified_bootstrap(function, tasks)
         rows.append((name, metric, len(tasks), num_runs, *map(float, interval)))
     columns = ["algorithm", "metric", "num_tasks", "num_runs", "estimate", "low", "high"]
     return pd.DataFrame(rows, columns=columns)
 
 
-def improvement_table(scores: Mapping[str, Scores], *, num_resamples: int = 2000) -> pd.DataFrame:
+def improvement_table(scores: Mapping[str, Scores]) -> pd.DataFrame:
     """Probability that a run of an algorithm beats one of another on a random task, for every ordered pair.
 
     Args:
         scores: from :func:`normalised_scores`; the scale does not matter here.
-        num_resamples: as for :func:`aggregate_table`.
 
     Returns:
         One row for each pair: ``algorithm``, ``baseline``, ``probability``, ``low``, ``high``.
@@ -176,9 +174,7 @@ def improvement_table(scores: Mapping[str, Scores], *, num_resamples: int = 2000
     """
     rows = []
     for name, other in itertools.permutations(scores, 2):
-        interval = stratified_bootstrap(
-            probability_of_improvement, scores[name], scores[other], num_resamples=num_resamples
-        )
+        interval = stratified_bootstrap(probability_of_improvement, scores[name], scores[other])
         rows.append((name, other, *map(float, interval)))
     columns = ["algorithm", "baseline", "probability", "low", "high"]
     return pd.DataFrame(rows, columns=columns)

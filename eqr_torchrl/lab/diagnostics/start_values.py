@@ -16,6 +16,7 @@ from eqr_torchrl.lab.diagnostics.plots import plot_value_distribution
 from eqr_torchrl.lab.diagnostics.spread import value_spread
 
 TAIL = 0.01  # share of a value that may lie beyond the end of a rollout
+_STATES, _ROLLOUTS = 3, 10  # start states, and rollouts from each in each member
 
 
 def plot_start_values(
@@ -27,9 +28,6 @@ def plot_start_values(
     *,
     gamma: float,
     alpha: float = 0.0,
-    num_states: int = 3,
-    num_rollouts: int = 10,
-    seed: int = 0,
 ) -> str | None:
     """Draws the critic's posterior at a few start states beside the values of the members; the title compares them.
 
@@ -37,16 +35,13 @@ def plot_start_values(
     Rollouts end where 1 % of the value is left, or after 1,000 steps.
 
     Args:
-        env: the real environment; reset ``num_states`` times.
+        env: the real environment; reset three times.
         policy: acts; its actions are sampled.
         critic: as in :func:`value_quantiles`.
         model_env: the world model as an environment, M members.
         path: file to write.
         gamma: discount, in [0, 1).
         alpha: entropy temperature, as in :func:`sample_episodes`.
-        num_states: start states, R.
-        num_rollouts: rollouts from each state in each member; at least 2.
-        seed: of the noise and the actions; the global generators are untouched.
 
     Returns:
         The title; ``None``, and no figure, for a critic of a single atom, which is no distribution.
@@ -58,21 +53,20 @@ def plot_start_values(
         >>> plot_start_values(toy_env(), toy_actor(), toy_critic(), model_env, folder / "start.png", gamma=0.5)[:6]
         'The cr'
     """
-    observations = [env.reset()["observation"] for _ in range(num_states)]
-    observation = torch.stack(observations).flatten(0, -2)[:num_states]  # of several environments, one after the other
+    observations = [env.reset()["observation"] for _ in range(_STATES)]
+    observation = torch.stack(observations).flatten(0, -2)[:_STATES]  # of several environments, one after the other
     if value_quantiles(critic, policy, observation[:1]).shape[-1] < 2:
         return None
     horizon = min(math.ceil(math.log(TAIL) / math.log(gamma)), 1000) if gamma > 0 else 1
     spread = value_spread(
-        model_env, policy, critic, observation, horizon=horizon, gamma=gamma, alpha=alpha, num_rollouts=num_rollouts,
-        seed=seed,
-    )  # fmt: skip
+        model_env, policy, critic, observation, horizon=horizon, gamma=gamma, alpha=alpha, num_rollouts=_ROLLOUTS
+    )
     verdict = "Not converged: the" if spread.error > 2 * max(spread.critic_std, spread.member_std) else "The"
     title = (
         f"{verdict} critic is {spread.error:.3g} from its models; standard deviation {spread.critic_std:.3g}, of its "
         f"models {spread.member_std:.3g}; not compared with real episodes"
     )
     atoms: Any = spread.atoms
-    labels = [f"start state {i + 1}" for i in range(num_states)]
+    labels = [f"start state {i + 1}" for i in range(_STATES)]
     plot_value_distribution(atoms, labels, path, member_values=spread.members, title=title)
     return title

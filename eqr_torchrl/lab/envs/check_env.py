@@ -82,9 +82,6 @@ def check_env(
         One :class:`Finding` per topic, those without fault included. ``ImportError`` and errors of the environment's
         own code become findings too.
 
-    Raises:
-        ValueError: if ``num_steps`` is not positive.
-
     Examples:
         >>> for finding in check_env("Pendulum-v1", num_steps=400):
         ...     print(finding)
@@ -95,8 +92,6 @@ def check_env(
         ok      episode      2 episodes ended within 400 steps, after 200 steps.
         ok      seed         the same seed gives the same episode.
     """
-    if num_steps < 1:
-        raise ValueError(f"num_steps must be at least 1: got {num_steps}.")
     real = None
     with torch.random.fork_rng(devices=[]):
         try:
@@ -115,7 +110,7 @@ def check_env(
     diverged = [str(warning.message) for warning in caught if "non-finite" in str(warning.message)]
     return [
         *(Finding("error", "observation", message) for message in diverged[:1]),
-        finding("observation", _observation, data),
+        finding("observation", observed, data),
         finding("action", _action, real),
         finding("reward", _reward, real, data),
         *([finding("reward_fn", _known_reward, data, reward_fn)] if reward_fn is not None else []),
@@ -140,16 +135,17 @@ def finding(topic: str, find: Callable[..., list[str]], *arguments: Any) -> Find
     return Finding("ok" if len(found) == 1 else "warning", topic, "; ".join(found) + ".")
 
 
-def _observation(data: TensorDictBase) -> list[str]:
+def observed(data: TensorDictBase) -> list[str]:
+    """The range of observations, entries that are too large, and entries that never change."""
     seen = torch.cat([data["observation"], data["next", "observation"]])  # [2 T, S]
     large = seen.abs().amax(0) > _TOO_LARGE
     constant = (seen == seen[0]).all(0) & ~large
     found = [f"size {seen.shape[-1]}, seen from {seen.min().item():.3g} to {seen.max().item():.3g}"]
     if large.any():
         advice = "rescale them or subtract an offset, since float32 keeps seven digits and networks want values near 1"
-        found.append(f"entries {_indices(large)} reach {seen.abs().max().item():.2g}: {advice}")
+        found.append(f"entries {indices(large)} reach {seen.abs().max().item():.2g}: {advice}")
     if constant.any():
-        found.append(f"entries {_indices(constant)} never change: drop them if you can")
+        found.append(f"entries {indices(constant)} never change: drop them if you can")
     return found
 
 
@@ -282,7 +278,8 @@ def span(lengths: Tensor) -> str:
     return f"{shortest}" if shortest == longest else f"{shortest} to {longest}"
 
 
-def _indices(chosen: Tensor) -> str:
+def indices(chosen: Tensor) -> str:
+    """Which entries are chosen, such as ``[0, 2]``."""
     return reprlib.repr(chosen.nonzero().flatten().tolist())
 
 

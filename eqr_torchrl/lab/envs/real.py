@@ -6,9 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torchrl.envs import EnvBase, ParallelEnv, SerialEnv, TransformedEnv
-from torchrl.envs.transforms import DeviceCastTransform, RewardScaling, StepCounter
+from torchrl.envs.transforms import RewardScaling, StepCounter
 
 from eqr_torchrl.lab.envs._layers import check_running_statistics
 from eqr_torchrl.lab.envs._readers import VectorReader
@@ -30,7 +29,6 @@ def make_env(
     max_episode_steps: int | None = None,
     num_envs: int = 1,
     parallel: bool = True,
-    device: torch.device | str | None = None,
     **kwargs: Any,
 ) -> TransformedEnv:
     r"""Builds a real environment whose observation, action and reward are float32 vectors.
@@ -51,11 +49,11 @@ def make_env(
             several simulators has a seed of its own that follows from it.
         reward_scale: factor on every reward, above zero.
         action_cost: cost of effort, at least zero, in units of the environment's own reward.
-        max_episode_steps: time limit in environment steps, in place of the environment's own.
+        max_episode_steps: time limit in environment steps, in place of the environment's own. A TorchRL environment
+            keeps its own too: :func:`~eqr_torchrl.lab.envs.check_env` tells if that is shorter.
         num_envs: simulators that step together. Above 1, ``name`` must be a name or a callable, not a built object.
         parallel: with several, each has a process of its own (TorchRL's ``ParallelEnv``); if false, they take turns in
             this one (``SerialEnv``).
-        device: where observations, actions and rewards live; ``None`` leaves them where the simulator does, on the CPU.
         **kwargs: passed on to the simulator: task arguments for ``dmc/``, those of :func:`gymnasium.make` for ids, or
             of the callable.
 
@@ -104,8 +102,6 @@ def make_env(
         env.append_transform(RewardScaling(loc=0.0, scale=reward_scale))
     if max_episode_steps is not None and not reads_vectors:
         env.append_transform(StepCounter(max_episode_steps))
-    if device is not None:  # the simulator stays where it is: only float32 vectors are copied
-        env.append_transform(DeviceCastTransform(device))
     env.env_name = label
     if seed is not None:
         env.set_seed(seed)

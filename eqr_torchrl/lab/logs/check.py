@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor
 
-from eqr_torchrl.lab.envs.check_env import Finding, finding, numbers, span
+from eqr_torchrl.lab.envs.check_env import Finding, finding, indices, numbers, observed, span
 from eqr_torchrl.lab.logs.episodes import episode_ends, episodes_of, follows, returns_to_go
 
 _FEW_EPISODES = 10  # below which held-out episodes say little
@@ -39,7 +38,7 @@ def check_transitions(
         ok      order        each next observation is the following row's observation, within 20 episodes.
         ok      termination  0 of 20 episodes terminated.
         ok      episode      20 episodes of 20 steps, return -... on average, from -... to -....
-        ok      observation  each of 3 entries varies.
+        ok      observation  size 3, seen from -... to ...
         ok      action       from -... to ..., evenly spread.
         ok      reward       per step from -... to ..., mean -....
         ok      duplicates   no transition is there twice.
@@ -52,7 +51,7 @@ def check_transitions(
         finding("order", _order, data),
         finding("termination", _termination, data),
         finding("episode", _episodes, data),
-        finding("observation", _observation, data),
+        finding("observation", observed, data),
         finding("action", _action, data, action_low, action_high),
         finding("reward", _reward, data),
         finding("duplicates", _duplicates, data),
@@ -135,18 +134,6 @@ def _episodes(data: TensorDictBase) -> list[str]:
     return found
 
 
-def _observation(data: TensorDictBase) -> list[str]:
-    observation = data["observation"]
-    constant = _entries((observation == observation[0]).all(0))
-    found = [f"each of {observation.shape[-1]} entries varies"]
-    if constant:
-        found = [f"entries {constant} never change", "leave them out, or log situations in which they do"]
-    size = observation.abs().amax(0)
-    if (size > 1e4).any():
-        found.append(f"entries {_entries(size > 1e4)} exceed 10,000: use larger units")
-    return found
-
-
 def _action(data: TensorDictBase, low: Any, high: Any) -> list[str]:
     action = data["action"]
     smallest, largest = action.amin(0), action.amax(0)
@@ -161,18 +148,18 @@ def _action(data: TensorDictBase, low: Any, high: Any) -> list[str]:
             f"{int(outside.sum())} of {len(action)} actions lie outside {numbers(low)} to {numbers(high)}: what was "
             "applied must be logged, after clipping, in the units of the bounds."
         )
-    constant = _entries(smallest == largest)
-    if constant:
+    if (smallest == largest).any():
+        constant = indices(smallest == largest)
         raise ValueError(f"action entries {constant} never vary: their effect cannot be learned; leave them out.")
     tenths = ((action - low) / (high - low) * 10).long().clamp(0, 9)  # [n, A]
     covered = torch.stack([torch.bincount(entry, minlength=10) > 0 for entry in tenths.T]).float().mean(1)
     at_bounds = ((action <= low + margin) | (action >= high - margin)).float().mean(0)
     found = [f"from {numbers(smallest)} to {numbers(largest)}"]
     if (covered < 0.5).any():
-        share = f"entries {_entries(covered < 0.5)} cover {covered.min():.0%} of their range"
+        share = f"entries {indices(covered < 0.5)} cover {covered.min():.0%} of their range"
         found.append(f"{share}: a policy should stay inside; omit the bounds, or log wider actions")
     if (at_bounds > 0.5).any():
-        found.append(f"entries {_entries(at_bounds > 0.5)} are at a bound in {at_bounds.max():.0%} of the rows")
+        found.append(f"entries {indices(at_bounds > 0.5)} are at a bound in {at_bounds.max():.0%} of the rows")
     return found if len(found) > 1 else [f"{found[0]}, evenly spread"]
 
 
@@ -198,7 +185,3 @@ def _duplicates(data: TensorDictBase) -> list[str]:
             "errors on held-out episodes will look too small",
         ]
     return ["no transition is there twice" if not twice else f"{twice} of {len(rows)} transitions are there twice"]
-
-
-def _entries(chosen: Tensor) -> list[int]:
-    return chosen.nonzero().flatten().tolist()

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDict
 from torch import Tensor
 
 from eqr_torchrl.lab.runs import latest_checkpoint, load_checkpoint
@@ -198,7 +198,13 @@ def _from_run(folder: Path) -> TensorDict:
     replay = None if checkpoint is None else load_checkpoint(checkpoint)["parts"].get("replay")
     if not replay or not replay["num_rows"]:
         raise ValueError(f"source must be a run folder whose checkpoint holds a replay buffer: got {folder}.")
-    return _in_layout(TensorDict(replay["rows"], [replay["num_rows"]]), start=replay["writer"].get("_cursor", 0))
+    n, rows = replay["num_rows"], replay["rows"]
+    order = torch.arange(n).roll(-(replay["writer"].get("_cursor", 0) % n))  # from the oldest row of a ring
+    arrays = {name: rows[name,] for name in ("observation", "action")}
+    arrays |= {name: rows["next", name] for name in ("reward", "terminated")}
+    arrays["next_observation"] = rows["next", "observation"]
+    arrays["truncated"] = rows["next", "done"] & ~rows["next", "terminated"]
+    return transitions_from({name: value.reshape(n, -1)[order].numpy() for name, value in arrays.items()})
 
 
 def _from_minari(name: str) -> TensorDict:
@@ -215,14 +221,3 @@ def _from_minari(name: str) -> TensorDict:
         for key, value in found.items():
             parts.setdefault(key, []).append(np.asarray(value))
     return transitions_from({key: np.concatenate(values) for key, values in parts.items()})
-
-
-def _in_layout(rows: TensorDictBase, start: int = 0) -> TensorDict:
-    """The entries of transitions that others wrote, as float32; ``start`` is the oldest row of a ring."""
-    n = len(rows)
-    following: Any = rows["next"]
-    arrays = {"observation": rows["observation"], "action": rows["action"], "reward": following["reward"]}
-    arrays |= {"next_observation": following["observation"], "terminated": following["terminated"]}
-    arrays["truncated"] = following["done"] & ~following["terminated"]
-    order = torch.arange(n).roll(-(start % n))
-    return transitions_from({key: value.reshape(n, -1)[order].cpu().numpy() for key, value in arrays.items()})

@@ -188,13 +188,6 @@ def test_works_in_batched_envs():
     assert flat.rollout(5)["observation"].shape == (2, 5, 3)
 
 
-def test_device_moves_vectors_and_leaves_the_simulator():
-    env = make_env(Drift, device="cpu")
-    data = env.rollout(3)
-    assert data.device == torch.device("cpu")
-    assert env.base_env.device is None
-
-
 def space(observation=None, action=None):
     return Spaces(observation, action)
 

@@ -35,7 +35,7 @@ class Stated(Drift):
         ("MountainCarContinuous-v0", {"reward_scale": 0.01, "action_cost": 0.1}, (-0.002, 1.0)),
         ("InvertedPendulum-v5", {"reward_scale": 2.0}, (0.0, 2.0)),
         (Stated, {}, (-1.0, 3.0)),
-        (Stated, {"action_cost": 2.0, "max_episode_steps": 5, "device": "cpu"}, (-2.0, 3.0)),  # -1 - 2 (0.01 + 0.49)
+        (Stated, {"action_cost": 2.0, "max_episode_steps": 5}, (-2.0, 3.0)),  # -1 - 2 (0.01 + 0.49)
     ],
 )
 def test_bounds_follow_the_settings_of_make_env(name, settings, expected):

@@ -104,7 +104,7 @@ def one_episode(data):
         (clipped_later, "action", "error", "5 of 600 actions lie outside -1 to 1: what was applied must be logged"),
         (fixed_action, "action", "error", "action entries [0] never vary: their effect cannot be learned"),
         (narrow_actions, "action", "warning", "cover 20% of their range: a policy should stay inside"),
-        (dead_entry, "observation", "warning", "entries [2] never change; leave them out"),
+        (dead_entry, "observation", "warning", "entries [2] never change: drop them if you can"),
         (large_rewards, "reward", "warning", "large: multiply it by"),
         (no_reward, "reward", "error", "the same in every row, so that there is nothing to improve"),
         (twice, "duplicates", "warning", "300 of 600 transitions are there twice"),
