@@ -222,7 +222,8 @@ def _termination(env: EnvBase, data: TensorDictBase, rule: TerminationFn | None)
 def _like_a_time_limit(data: TensorDictBase) -> str:
     """A remark if terminations look like a time limit: always truncated too, or always after the same time."""
     terminated = data["next", "terminated"].flatten()
-    lengths = _lengths(data)[terminated[data["next", "done"].flatten()]]
+    ends = data["next", "done"].flatten()
+    lengths = lengths_of(ends)[terminated[ends]]
     truncated = data["next"].get("truncated", torch.zeros_like(terminated)).flatten()
     both = len(lengths) > 0 and truncated[terminated].all()
     if not both and not (len(lengths) > 2 and (lengths == lengths[0]).all() and lengths[0] > 1):
@@ -232,7 +233,7 @@ def _like_a_time_limit(data: TensorDictBase) -> str:
 
 
 def _episode(data: TensorDictBase, max_episode_steps: int | None) -> list[str]:
-    lengths = _lengths(data)
+    lengths = lengths_of(data["next", "done"].flatten())
     if not len(lengths):
         advice = "pass max_episode_steps unless the environment has its own limit"
         return [f"none ended within {len(data)} steps", advice]
@@ -267,9 +268,9 @@ def _finite_steps(data: TensorDictBase) -> TensorDictBase:
     return data[data["next", "reward"].isfinite().squeeze(-1)]  # pyright: ignore[reportReturnType]
 
 
-def _lengths(data: TensorDictBase) -> Tensor:
-    """Steps of each finished episode."""
-    return torch.diff(data["next", "done"].flatten().nonzero().flatten(), prepend=torch.tensor([-1]))
+def lengths_of(ends: Tensor) -> Tensor:
+    """Steps of each finished episode, from the steps that end one, bool ``[T]``."""
+    return torch.diff(ends.nonzero().flatten(), prepend=torch.tensor([-1]))
 
 
 def span(lengths: Tensor) -> str:

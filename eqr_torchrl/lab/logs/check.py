@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
-from eqr_torchrl.lab.envs.check_env import Finding, finding, indices, numbers, observed, span
-from eqr_torchrl.lab.logs.episodes import episode_ends, episodes_of, follows, returns_to_go
+from eqr_torchrl.lab.envs.check_env import Finding, finding, indices, lengths_of, numbers, observed, span
+from eqr_torchrl.lab.logs.episodes import action_bounds, episode_ends, episodes_of, follows, returns_to_go
 
 _FEW_EPISODES = 10  # below which held-out episodes say little
 _LARGE = 100.0  # reward of a step
@@ -108,8 +108,7 @@ def _order(data: TensorDictBase) -> list[str]:
 
 def _termination(data: TensorDictBase) -> list[str]:
     ends, terminated = episode_ends(data), data["next", "terminated"].flatten()
-    lengths = torch.diff(ends.nonzero().flatten(), prepend=torch.tensor([-1]))
-    lengths = lengths[terminated[ends]]
+    lengths = lengths_of(ends)[terminated[ends]]
     found = [f"{len(lengths)} of {int(ends.sum())} episodes terminated"]
     if len(lengths) > 2 and lengths.max() > 1 and (lengths == lengths.max()).float().mean() > 0.9:
         raise ValueError(
@@ -137,10 +136,7 @@ def _episodes(data: TensorDictBase) -> list[str]:
 def _action(data: TensorDictBase, low: Any, high: Any) -> list[str]:
     action = data["action"]
     smallest, largest = action.amin(0), action.amax(0)
-    low, high = (
-        found if bound is None else torch.as_tensor(bound, dtype=torch.float32).expand_as(found)
-        for bound, found in ((low, smallest), (high, largest))
-    )
+    low, high = action_bounds(action, low, high)
     margin = 1e-4 * (high - low).abs()
     outside = ((action < low - margin) | (action > high + margin)).any(-1)
     if outside.any():

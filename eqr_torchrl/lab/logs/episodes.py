@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.objectives.value.functional import reward2go
 
+from eqr_torchrl.lab.envs.check_env import lengths_of
 from eqr_torchrl.lab.runs import SpaceOnly
 
 
@@ -72,8 +73,7 @@ def split_episodes(data: TensorDictBase, held_out: float = 0.2, *, seed: int = 0
 
 def episodes_of(data: TensorDictBase) -> list[TensorDict]:
     """The episodes of a log, each of batch size ``[T]``."""
-    lengths = torch.diff(episode_ends(data).nonzero().flatten(), prepend=torch.tensor([-1])).tolist()
-    return [cast(TensorDict, part) for part in data.split(lengths)]
+    return [cast(TensorDict, part) for part in data.split(lengths_of(episode_ends(data)).tolist())]
 
 
 def returns_to_go(episode: TensorDictBase, gamma: float = 1.0) -> Tensor:
@@ -91,6 +91,18 @@ def spread_of_returns(data: TensorDictBase, gamma: float) -> float:
         True
     """
     return float(torch.cat([returns_to_go(episode, gamma) for episode in episodes_of(data)]).std(correction=0))
+
+
+def action_bounds(action: Tensor, action_low: Any, action_high: Any) -> tuple[Tensor, Tensor]:
+    """The bounds that are given, else the smallest and the largest of actions ``[n, A]``, each ``[A]``."""
+    bounds = []
+    for name, bound, seen in (("action_low", action_low, action.amin(0)), ("action_high", action_high, action.amax(0))):
+        try:
+            bounds.append(seen if bound is None else torch.as_tensor(bound, dtype=torch.float32).expand_as(seen))
+        except (TypeError, ValueError, RuntimeError) as error:
+            needed = f"a number, or one for each of {len(seen)} entries"
+            raise ValueError(f"{name} must be {needed}, got {bound!r}.") from error
+    return bounds[0], bounds[1]
 
 
 def specs_of(
@@ -116,11 +128,7 @@ def specs_of(
         >>> specs_of(toy_env().rollout(5), action_high=2.0).action_spec.space.high
         tensor([2.])
     """
-    action = data["action"]
-    low, high = (
-        found if bound is None else torch.as_tensor(bound, dtype=torch.float32).expand(action.shape[-1])
-        for bound, found in ((action_low, action.amin(0)), (action_high, action.amax(0)))
-    )
+    low, high = action_bounds(data["action"], action_low, action_high)
     if not (low < high).all():
         raise ValueError(f"action_low must lie below action_high, got {low.tolist()} and {high.tolist()}.")
     sizes = {"observation_size": data["observation"].shape[-1]}

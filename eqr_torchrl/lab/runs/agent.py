@@ -82,7 +82,9 @@ class Agent:
                 (``name="module:Env"`` allows it).
         """
         settings = dict(self.settings.get("env", {}))
-        settings |= {name: 1 for name in settings if name == "num_envs"} | changes
+        if "num_envs" in settings:
+            settings["num_envs"] = 1
+        settings |= changes
         if self.source.is_dir():
             env = _build_by_hydra(settings)
         else:  # a file from elsewhere decides on no code

@@ -150,3 +150,8 @@ def test_bounds_of_a_log_are_those_given_or_seen(log):
     assert specs.fake_tensordict()["next", "observation"].shape == (3,)
     with pytest.raises(ValueError, match="action_low must lie below action_high"):
         specs_of(log, action_low=1.0, action_high=-1.0)
+    for bad in ("low", [0.0, 1.0]):  # a word, and two bounds for one entry
+        with pytest.raises(ValueError, match="action_low must be a number, or one for each of 1 entries, got "):
+            specs_of(log, action_low=bad)
+        [action] = [finding for finding in check_transitions(log, action_low=bad) if finding.topic == "action"]
+        assert action.level == "error" and "action_low must be a number" in action.message
