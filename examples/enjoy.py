@@ -3,6 +3,7 @@
 python examples/enjoy.py runs/eqr_sac-Pendulum-v1-seed0-...                   # returns of five episodes
 python examples/enjoy.py runs/.../checkpoints/policy.pt --episodes 20         # the policy file alone is enough
 python examples/enjoy.py policy.pt --env crane:Crane                          # of an environment of your own
+python examples/enjoy.py pretrained/dmc_pendulum-swingup                      # a policy that comes with the package
 MUJOCO_GL=egl python examples/enjoy.py runs/... --video episode.gif           # .mp4 with pip install imageio[ffmpeg]
 
 DeepMind Control and MuJoCo render without a display with MUJOCO_GL=egl or osmesa, Gymnasium's classic control needs

@@ -36,6 +36,7 @@ from eqr_torchrl.networks import Tanh, make_actor
 _KIND = "eqr_torchrl policy"
 _ACTIVATIONS = {kind.__name__: kind for kind in (Tanh, nn.ReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Mish, nn.Softplus)}
 _CHECKED = 1000  # observations on which an exported policy must act as the agent does
+_PRETRAINED = Path(__file__).parents[1] / "pretrained"
 
 
 @dataclass(frozen=True)
@@ -223,6 +224,7 @@ def load_agent(source: str | Path, *, which: str = "last", env: EnvBase | None =
     Args:
         source: a run folder; one of its checkpoints; or a policy file, such as ``checkpoints/policy.pt``, under any
             name. A policy file holds data, some kilobytes, and needs neither the environment nor Hydra.
+            ``pretrained/TASK`` is one that comes with the package.
         which: of a run folder, ``"last"`` is the newest checkpoint with all its parts, ``"best"`` the policy of the
             best evaluation; its return and number of episodes are the agent's ``evaluation``.
         env: an environment that the agent is to act in: other sizes or bounds than in training are refused.
@@ -234,7 +236,7 @@ def load_agent(source: str | Path, *, which: str = "last", env: EnvBase | None =
     """
     if which not in ("last", "best"):
         raise ValueError(f'which must be "last" or "best", got {which!r}.')
-    source = Path(source).expanduser()
+    source = _shipped(Path(source).expanduser())
     checkpoint, folder = find_checkpoint(source)
     if source.is_dir() and which == "best":
         checkpoint = folder / CHECKPOINT_FOLDER / BEST_POLICY_FILE
@@ -256,6 +258,17 @@ def load_agent(source: str | Path, *, which: str = "last", env: EnvBase | None =
     if env is not None:
         check_space(agent.space, env, str(source))
     return agent
+
+
+def _shipped(source: Path) -> Path:
+    """Where a policy that comes with the package lies; another source as it is."""
+    if source.exists() or source.parts[:-1] != ("pretrained",):
+        return source
+    path = _PRETRAINED / f"{source.name}.pt"
+    if not path.is_file():
+        names = ", ".join(sorted(file.stem for file in _PRETRAINED.glob("*.pt")))
+        raise ValueError(f"source must be pretrained/ and one of {names}: got {source}.")
+    return path
 
 
 def _load_run(folder: Path, checkpoint: Path) -> Agent:
