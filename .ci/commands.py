@@ -37,5 +37,6 @@ for command in commands:
     if command not in call(command, "--help"):
         sys.exit(f"{command} --help does not name the command.")
 call("eqr-enjoy", run, "--episodes", "1")
+call("eqr-enjoy", "pretrained/dmc_cheetah-run", "--episodes", "1", "--max-steps", "10")
 call("eqr-compare", run, "--no-figures")
 call("eqr-diagnose", run, "--states=1", "--episodes=1", "--visited=2", "--rollouts=2", "--calibrate=0")
