@@ -6,7 +6,7 @@ import pytest
 import torch
 from torchrl.envs.utils import check_env_specs
 
-from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic, toy_env
+from eqr_torchrl.testing import toy_env
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # check_env_specs seeds the environment twice and says so
@@ -36,15 +36,3 @@ def test_a_seed_makes_it_reproducible_and_episodes_differ():
         rollouts.append(env.rollout(5)["observation"])
     assert torch.equal(rollouts[0], rollouts[1]) and not torch.equal(rollouts[0], rollouts[2])
     assert not torch.equal(env.reset()["observation"], env.reset()["observation"])
-
-
-def test_the_toy_batch_has_the_two_layouts_of_successors():
-    assert toy_batch(B=4)["next"].batch_size == (4,)
-    assert toy_batch(B=4, M=2, K=3, observation_dim=5, action_dim=2)["next", "observation"].shape == (4, 2, 3, 5)
-    assert toy_batch(B=4, M=2, K=3, observation_dim=5, action_dim=2)["action"].shape == (4, 2)
-
-
-def test_toy_networks_fit_the_toy_batch():
-    batch = toy_batch(B=4, observation_dim=5, action_dim=2)
-    assert toy_critic(5, 2, num_quantiles=7)(batch)["state_action_value"].shape == (4, 7)
-    assert toy_actor(5, 2)(batch)["action"].shape == (4, 2)

@@ -17,15 +17,7 @@ def test_gaussian_nll_is_twice_the_negative_log_likelihood_without_its_constant(
     torch.testing.assert_close(F.gaussian_nll(mean, log_var, target), -2 * likelihood - math.log(2 * math.pi))
 
 
-def test_soft_clamp_keeps_the_middle_and_bounds_the_rest():
-    x = torch.tensor([-1e6, -30.0, -5.0, -1.0, 30.0, 1e6], dtype=torch.float64)
-    clamped = F.soft_clamp(x, -10.0, 0.5)
-    assert (clamped >= -10).all() and (clamped <= 0.5 + 1e-4).all()
-    assert clamped[2].item() == pytest.approx(-5, abs=0.02)
-    assert torch.isfinite(clamped.exp()).all()
-
-
-@pytest.mark.parametrize("num_strata", [2, 4, 8, 25])
+@pytest.mark.parametrize("num_strata", [2, 6, 7, 25])  # up to 6 from a table of permutations
 def test_stratified_draws_put_one_draw_into_each_bin(num_strata):
     noise = F.stratified_normal((50, num_strata, 3), dim=1)
     bins = (torch.special.ndtr(noise.double()) * num_strata).floor().sort(dim=1).values
@@ -76,14 +68,14 @@ def test_half_precision_survives_bounds_of_full_precision():
     assert log_prob.float().tolist() == pytest.approx([expected] * 5, abs=1 / 32)
 
 
-@pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (-50.0, 50.0), (0.0, 100.0), (-1.0, 1.1)])
+@pytest.mark.parametrize(("low", "high"), [([-1.0, -1.0], [1.0, 1.1]), ([-50.0, 0.0], [50.0, 100.0])])
 def test_tanh_normal_agrees_with_torchrl(low, high):
     loc, scale, noise = torch.randn(3, 200, 2, dtype=torch.float64)
     scale = scale.exp()
-    bounds = torch.full((2,), low, dtype=torch.float64), torch.full((2,), high, dtype=torch.float64)
-    action, log_prob = F.tanh_normal(loc, scale, noise, *bounds)
+    low, high = torch.tensor(low, dtype=torch.float64), torch.tensor(high, dtype=torch.float64)
+    action, log_prob = F.tanh_normal(loc, scale, noise, low, high)
     inside = ((action - low) / (high - low) - 0.5).abs().amax(-1) < 0.499  # where inverting tanh is accurate
-    expected = TanhNormal(loc, scale, low=bounds[0], high=bounds[1]).log_prob(action)
+    expected = TanhNormal(loc, scale, low=low, high=high).log_prob(action)
     assert inside.sum() > 50
     torch.testing.assert_close(log_prob[inside], expected[inside], rtol=1e-6, atol=1e-6)
 

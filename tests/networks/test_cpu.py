@@ -32,11 +32,7 @@ def test_auto_is_bf16_where_the_cpu_has_the_instructions(monkeypatch, flag, fast
 def test_mkl_uses_avx512_on_processors_of_intel_alone(monkeypatch, capabilities, expected):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
-    _cpu.mkl_uses_avx512.cache_clear()
-    try:
-        assert _cpu.mkl_uses_avx512() is expected
-    finally:
-        _cpu.mkl_uses_avx512.cache_clear()
+    assert _cpu.mkl_uses_avx512.__wrapped__() is expected  # without its cache
 
 
 def test_float32_matmuls_keep_float32_accuracy():
@@ -59,13 +55,10 @@ def test_the_setting_of_the_process_is_restored_also_after_an_error():
 @pytest.mark.parametrize("capabilities", [{"avx2": True}, {"avx512_bw": True, "amx_bf16": True}])
 def test_nothing_is_set_where_it_would_not_help_or_would_round(monkeypatch, capabilities):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
-    _cpu._onednn_keeps_float32.cache_clear()
+    monkeypatch.setattr(_cpu, "_onednn_keeps_float32", _cpu._onednn_keeps_float32.__wrapped__)  # without its cache
     before = torch.backends.mkldnn.matmul.fp32_precision
-    try:
-        with _cpu.onednn_matmul():
-            assert torch.backends.mkldnn.matmul.fp32_precision == before
-    finally:
-        _cpu._onednn_keeps_float32.cache_clear()
+    with _cpu.onednn_matmul():
+        assert torch.backends.mkldnn.matmul.fp32_precision == before
 
 
 def test_code_of_a_user_inside_an_update_finds_the_setting_of_the_process(monkeypatch):

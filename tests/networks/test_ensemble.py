@@ -11,20 +11,16 @@ from torch.nn import functional
 from eqr_torchrl.networks.ensemble import EnsembleLinear
 
 
-def test_forward_is_that_of_separate_linear_layers():
-    layer = EnsembleLinear(3, 4, 2)
-    torch.nn.init.normal_(layer.bias)
-    x = torch.randn(3, 7, 4)
-    separate = torch.stack([functional.linear(x[m], layer.weight[m].T, layer.bias[m, 0]) for m in range(3)])
-    torch.testing.assert_close(layer(x), separate)
-
-
-def test_gradients_are_those_of_separate_linear_layers():
+def test_values_and_gradients_are_those_of_separate_linear_layers():
     layer, x = EnsembleLinear(3, 4, 2), torch.randn(3, 7, 4)
-    layer(x).square().sum().backward()
+    torch.nn.init.normal_(layer.bias)
+    out = layer(x)
+    out.square().sum().backward()
     for m in range(3):
         weight, bias = (p[m].detach().clone().requires_grad_() for p in (layer.weight, layer.bias))
-        functional.linear(x[m], weight.T, bias[0]).square().sum().backward()
+        expected = functional.linear(x[m], weight.T, bias[0])
+        torch.testing.assert_close(out[m], expected)
+        expected.square().sum().backward()
         torch.testing.assert_close(layer.weight.grad[m], weight.grad)
         torch.testing.assert_close(layer.bias.grad[m], bias.grad)
 
@@ -36,15 +32,10 @@ def test_weights_start_truncated_normal_and_biases_zero():
     phi, mass = math.exp(-2) / math.sqrt(2 * math.pi), math.erf(2 / math.sqrt(2))
     expected = sigma * math.sqrt(1 - 4 * phi / mass)
     weight = layer.weight.detach()
-    assert weight.abs().max() <= 2 * sigma + 1e-7
+    assert weight.abs().max() <= 2 * sigma + 1e-7 and not torch.equal(weight[0], weight[1])
     assert weight.mean().abs() < 5 * expected / math.sqrt(weight.numel())
     assert weight.std().item() == pytest.approx(expected, rel=0.01)
     assert (layer.bias == 0).all()
-
-
-def test_members_start_different():
-    weight = EnsembleLinear(2, 3, 4).weight
-    assert not torch.equal(weight[0], weight[1])
 
 
 @pytest.mark.parametrize("sizes", [(0, 1, 1), (1, 0, 1), (1, 1, -1), (1.5, 1, 1)])
@@ -57,8 +48,7 @@ def test_a_rounded_layer_is_the_product_of_rounded_factors():
     layer = EnsembleLinear(3, 4, 2)
     torch.nn.init.normal_(layer.bias)
     x = torch.randn(3, 7, 4)
-    factors = (value.detach().bfloat16().double() for value in (x, layer.weight, layer.bias))
-    x_rounded, weight, bias = factors
+    x_rounded, weight, bias = (value.detach().bfloat16().double() for value in (x, layer.weight, layer.bias))
     rounded = layer.rounded()(x)
     # 8 bits of the result, and float32 sums
     torch.testing.assert_close(rounded.double(), x_rounded @ weight + bias, rtol=2**-8, atol=2**-8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import distributions as D
 from torch import nn
@@ -10,17 +11,47 @@ from torchrl.envs.utils import ExplorationType
 from torchrl.modules import IndependentNormal, ProbabilisticActor
 from torchrl.objectives import SoftUpdate
 
-from eqr_torchrl.objectives import EpistemicQuantileLoss
-from eqr_torchrl.testing import toy_actor, toy_critic
+from eqr_torchrl.objectives import EpistemicQuantileLoss, MemberwiseSACLoss
+from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic
+
+LOSSES = ("loss_qvalue", "loss_actor", "loss_alpha")
+
+
+def total(losses: TensorDict) -> torch.Tensor:
+    return losses["loss_qvalue"] + losses["loss_actor"] + losses["loss_alpha"]
+
+
+def seeded(function, *arguments, seed: int = 1):
+    torch.manual_seed(seed)
+    return function(*arguments)
 
 
 def make_loss(actor=None, critic=None, *, gamma: float = 0.9, tau: float = 0.1, **kwargs) -> EpistemicQuantileLoss:
     """A loss on toy networks with a discount and target networks equal to the critics; ``loss.updater`` moves them."""
     actor = toy_actor() if actor is None else actor
-    loss = EpistemicQuantileLoss(actor, toy_critic() if critic is None else critic, **kwargs)
+    return _ready(EpistemicQuantileLoss(actor, toy_critic() if critic is None else critic, **kwargs), gamma, tau)
+
+
+def make_memberwise(critics=None, actor=None, *, gamma: float = 0.9, **kwargs) -> MemberwiseSACLoss:
+    """Likewise, of one critic of three outputs, or of those given."""
+    actor, critics = toy_actor() if actor is None else actor, critics or toy_critic(num_quantiles=3)
+    return _ready(MemberwiseSACLoss(actor, critics, **kwargs), gamma, 0.1)
+
+
+def _ready(loss, gamma: float, tau: float):
     loss.make_value_estimator(gamma=gamma)
     loss.__dict__["updater"] = SoftUpdate(loss, tau=tau)
     return loss
+
+
+def scalar_critics(count: int = 3) -> list[TensorDictModule]:
+    return [toy_critic(num_quantiles=1) for _ in range(count)]
+
+
+def member_batch(B: int = 4, M: int = 3, **kwargs) -> TensorDict:
+    """States for the policy, and ``"members"`` with a row of its own for each of ``M`` critics."""
+    batch = toy_batch(B=B, **kwargs).select("observation")
+    return batch.set("members", torch.stack([toy_batch(B=B, **kwargs) for _ in range(M)], 1))
 
 
 class LinearQuantiles(nn.Module):

@@ -6,30 +6,21 @@ import sys
 
 import pytest
 import torch
-from loss_parts import make_loss
+from loss_parts import make_loss, make_memberwise, member_batch, scalar_critics, seeded, total
 from tensordict import TensorDict, TensorDictParams
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 from torchrl.modules import ProbabilisticActor, TanhNormal
-from torchrl.objectives import SoftUpdate
 
-from eqr_torchrl.objectives import EpistemicQuantileLoss, MemberwiseSACLoss, _calls, make_optimizer, make_update
+from eqr_torchrl.objectives import EpistemicQuantileLoss, _calls, make_optimizer, make_update
 from eqr_torchrl.objectives.update import _target_step
 from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic
 
-LOSSES = ("loss_qvalue", "loss_actor", "loss_alpha")
-
-
-def member_batch(B: int = 6, M: int = 3) -> TensorDict:
-    rows = [toy_batch(B=B) for _ in range(M)]
-    return toy_batch(B=B).select("observation").set("members", torch.stack(rows, 1))
-
 
 def losses_and_gradients(loss, batch):
-    torch.manual_seed(1)
     loss.zero_grad()
-    out = loss(batch.clone())
-    sum(out[name] for name in LOSSES).backward()
+    out = seeded(loss, batch.clone())
+    total(out).backward()
     return [*out.detach().values(), *(p.grad.clone() for p in loss.parameters() if p.grad is not None)]
 
 
@@ -90,21 +81,14 @@ CASES = {
     "method": lambda: (make_loss(critic=by_method()), toy_batch(B=6)),
     "replayed": lambda: (make_loss(), toy_batch(B=6)),
     "ensemble": lambda: (make_loss(num_qvalue_nets=2, num_next_actions=2), toy_batch(B=6, M=2, K=3)),
-    "no delay": lambda: (make_undelayed(), toy_batch(B=6, M=2, K=3)),
-    "member values": lambda: (memberwise(toy_critic(num_quantiles=3)), toy_batch(B=6, M=3, K=2)),
-    "members": lambda: (memberwise([toy_critic(num_quantiles=1) for _ in range(3)]), member_batch()),
+    "no delay": lambda: (
+        EpistemicQuantileLoss(toy_actor(), toy_critic(), delay_qvalue=False),
+        toy_batch(B=6, M=2, K=3),
+    ),
+    "member values": lambda: (make_memberwise(), toy_batch(B=6, M=3, K=2)),
+    "members": lambda: (make_memberwise(scalar_critics()), member_batch()),
     "pixels": lambda: (make_loss(*pixel_parts(), target_entropy=-1.0), with_pixels(toy_batch(B=6, M=2, K=3))),
 }
-
-
-def make_undelayed():
-    return EpistemicQuantileLoss(toy_actor(), toy_critic(), delay_qvalue=False)
-
-
-def memberwise(critics):
-    loss = MemberwiseSACLoss(toy_actor(), critics)
-    SoftUpdate(loss, tau=0.1)
-    return loss
 
 
 @pytest.mark.parametrize("case", list(CASES))
@@ -147,13 +131,11 @@ def test_gradients_reach_parameters_of_a_functional_call():
     parts = ("actor_network_params", "qvalue_network_params")
     swapped = TensorDict.from_module(loss).data.clone()
     leaves = {part: swapped[part].apply(lambda p: p.requires_grad_(p.is_floating_point())) for part in parts}
-    torch.manual_seed(1)
     with swapped.to_module(loss, preserve_module_state=False):
-        out = loss(batch.clone())
-    (out["loss_qvalue"] + out["loss_actor"]).backward()
-    torch.manual_seed(1)
-    expected = loss(batch.clone())
-    (expected["loss_qvalue"] + expected["loss_actor"]).backward()
+        out = seeded(loss, batch.clone())
+    expected = seeded(loss, batch.clone())
+    for one in (out, expected):
+        (one["loss_qvalue"] + one["loss_actor"]).backward()
     for part in parts:
         for key, parameter in getattr(loss, part).items(True, True):
             if parameter.requires_grad:  # not a buffer
@@ -188,11 +170,9 @@ def test_targets_move_as_soft_update_moves_them(build):
 
 @pytest.mark.parametrize("kind", ["eqr", "member values"])
 def test_an_update_takes_at_most_3300_calls(kind):
-    if kind == "eqr":
-        loss = make_loss(toy_actor(), toy_critic(num_quantiles=51))
-    else:
-        loss = memberwise(toy_critic(num_quantiles=5))
-    update = make_update(loss, make_optimizer(loss), SoftUpdate(loss, tau=0.1))
+    critic = toy_critic(num_quantiles=5)
+    loss = make_loss(critic=critic) if kind == "eqr" else make_memberwise(critic)
+    update = make_update(loss, make_optimizer(loss), loss.updater)
     batch, calls = toy_batch(B=16, M=5, K=4), 0
 
     def count(frame, event, arg):

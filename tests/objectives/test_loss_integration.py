@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from loss_parts import make_loss
+from loss_parts import make_loss, scalar_critics, seeded
 from torchrl.data import LazyTensorStorage, TensorDictPrioritizedReplayBuffer, TensorDictReplayBuffer
 from torchrl.envs import Compose, InitTracker, RewardSum, TransformedEnv
 from torchrl.objectives import SACLoss, SoftUpdate, group_optimizers
@@ -15,7 +15,7 @@ from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic, toy_env
 
 def test_make_update_serves_torchrls_sac_and_a_fixed_temperature():
     batch = toy_batch(B=6)
-    sac = SACLoss(toy_actor(), [toy_critic(num_quantiles=1), toy_critic(num_quantiles=1)], num_qvalue_nets=2)
+    sac = SACLoss(toy_actor(), scalar_critics(2), num_qvalue_nets=2)
     sac.make_value_estimator(gamma=0.9)
     fixed = EpistemicQuantileLoss(toy_actor(), toy_critic(), fixed_alpha=True)
     for loss in (sac, fixed):
@@ -75,8 +75,7 @@ def test_torchrls_checkpoint_brings_it_back(tmp_path):
     Checkpoint(loss=loss, optimizer=optimizer, updater=loss.updater).save(tmp_path / "checkpoint")
     Checkpoint(loss=fresh, optimizer=other, updater=fresh.updater).load(tmp_path / "checkpoint")
     for one, opt in ((loss, optimizer), (fresh, other)):
-        torch.manual_seed(1)
-        make_update(one, opt, one.updater)(batch)
+        seeded(make_update(one, opt, one.updater), batch)
     for a, b in zip(loss.state_dict().values(), fresh.state_dict().values(), strict=True):
         assert not isinstance(a, torch.Tensor) or torch.equal(a, b)
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from loss_parts import linear_critic, make_loss, narrow_actor, uniform_actor
+from loss_parts import linear_critic, make_loss, narrow_actor, seeded, total, uniform_actor
 from tensordict.nn import TensorDictModule
 from torch import nn
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
@@ -17,11 +17,19 @@ from torchrl.objectives import SoftUpdate, TQCLoss
 from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic
 
 
-def test_target_of_a_linear_critic_and_a_deterministic_model_in_closed_form():
+def constant_loss(*atoms: float, gamma: float, critics=None):
+    """Of critics whose values are ``atoms`` everywhere, without entropy to speak of."""
+    critics = critics or linear_critic([0.0], [0.0], list(atoms))
+    return make_loss(narrow_actor(0.0), critics, gamma=gamma, alpha_init=1e-12, target_entropy=0.0)
+
+
+@pytest.mark.parametrize("num_next_actions", [1, 3])
+def test_target_of_a_linear_critic_and_a_deterministic_model_in_closed_form(num_next_actions):
     # q_n(s, a) = w s + v a + b_n and a = gain s, so
     # y_mn = mean_k r_mk + gamma mean_k (1 - d_mk) (w s'_mk + v gain s'_mk + b_n)
     w, v, b, gain, gamma = 2.0, 3.0, torch.tensor([-1.0, 0.0, 5.0]), 0.5, 0.8
-    loss = make_loss(narrow_actor(gain), linear_critic([w], [v], b), gamma=gamma, alpha_init=1e-12, target_entropy=-1.0)
+    settings = {"gamma": gamma, "num_next_actions": num_next_actions, "alpha_init": 1e-12, "target_entropy": -1.0}
+    loss = make_loss(narrow_actor(gain), linear_critic([w], [v], b), **settings)
     batch = toy_batch(B=6, M=4, K=2, observation_dim=1)
     batch["next", "terminated"].bernoulli_(0.3)
     alive = (~batch["next", "terminated"]).float()
@@ -32,13 +40,8 @@ def test_target_of_a_linear_critic_and_a_deterministic_model_in_closed_form():
 
 def test_entropy_enters_the_target_once_for_each_next_state_that_goes_on():
     # uniform policy on [-4, 4]^2: -log pi = 2 log 8; 3 of 4 next states go on
-    loss = make_loss(
-        uniform_actor(4.0, 2),
-        linear_critic([0.0] * 3, [0.0] * 2, [1.0, 2.0]),
-        gamma=0.5,
-        alpha_init=0.7,
-        target_entropy=0.0,
-    )
+    critic = linear_critic([0.0] * 3, [0.0] * 2, [1.0, 2.0])
+    loss = make_loss(uniform_actor(4.0, 2), critic, gamma=0.5, alpha_init=0.7, target_entropy=0.0)
     batch = toy_batch(B=1, M=1, K=4, action_dim=2)
     batch["next", "reward"].fill_(10.0)
     batch["next", "terminated"][0, 0, 1] = True
@@ -73,6 +76,7 @@ def test_target_equals_a_loop_over_the_pairs_that_the_critic_saw(num_next_action
     batch["next", "terminated"].bernoulli_(0.3)
     Recording.asked.clear()
     target = loss.compute_target(batch)
+    assert target.shape == (B, M * 5) and not target.requires_grad
     [(observation, action)] = Recording.asked
     assert observation.shape == (B, M, K, Y, 3) and action.shape == (B, M, K, Y, 1)
     torch.testing.assert_close(observation, batch["next", "observation"].unsqueeze(3).expand(B, M, K, Y, 3))
@@ -111,18 +115,15 @@ def test_a_replayed_successor_is_one_member_with_one_draw(num_next_actions):
     batch["next", "terminated"][::3] = True
     as_ensemble = batch.clone().set("next", batch["next"][:, None, None].clone())
     loss = make_loss(action_sampling="iid", num_next_actions=num_next_actions)
-    torch.manual_seed(1)
-    replayed = loss(batch)
-    torch.manual_seed(1)
-    ensemble = loss(as_ensemble)
-    for key, value in replayed.items():
+    ensemble = seeded(loss, as_ensemble)
+    for key, value in seeded(loss, batch).items():
         torch.testing.assert_close(value, ensemble[key])
 
 
 def test_several_critics_give_their_minimum_quantile_by_quantile():
     # atoms of the critics: (0, 5, 9) and (3, 4, 10); minimum (0, 4, 9)
     critics = [linear_critic([0.0], [0.0], [0.0, 5.0, 9.0]), linear_critic([0.0], [0.0], [3.0, 4.0, 10.0])]
-    loss = make_loss(narrow_actor(0.0), critics, gamma=1.0, alpha_init=1e-12, target_entropy=0.0, num_qvalue_nets=2)
+    loss = constant_loss(gamma=1.0, critics=critics)
     batch = toy_batch(B=2, M=1, K=3, observation_dim=1)
     batch["next", "reward"].zero_()
     torch.testing.assert_close(loss.compute_target(batch), torch.tensor([[0.0, 4.0, 9.0]] * 2))
@@ -131,21 +132,12 @@ def test_several_critics_give_their_minimum_quantile_by_quantile():
 
 
 def test_a_time_limit_bootstraps_and_a_termination_does_not():
-    loss = make_loss(
-        narrow_actor(0.0), linear_critic([0.0], [0.0], [7.0]), gamma=0.5, alpha_init=1e-12, target_entropy=0.0
-    )
+    loss = constant_loss(7.0, gamma=0.5)
     batch = toy_batch(B=2, observation_dim=1)
     batch["next", "reward"].fill_(1.0)
     batch["next", "done"].fill_(True)
     batch["next", "terminated"][1] = True
     torch.testing.assert_close(loss.compute_target(batch), torch.tensor([[1 + 0.5 * 7], [1.0]]))
-
-
-@pytest.mark.parametrize("size", [(), (4, 5)])
-def test_the_target_has_no_gradient_and_one_atom_per_member_and_quantile(size):
-    loss = make_loss(critic=toy_critic(num_quantiles=7))
-    target = loss.compute_target(toy_batch(4, *size))
-    assert target.shape == (4, 7 * (size[0] if size else 1)) and not target.requires_grad
 
 
 # --- transitions over several steps
@@ -154,8 +146,7 @@ def test_the_target_has_no_gradient_and_one_atom_per_member_and_quantile(size):
 @pytest.mark.parametrize("size", [(), (2, 3)])
 def test_transitions_over_n_steps_bootstrap_with_gamma_to_the_n(size):
     # Q = 10 everywhere, reward 0: 10 gamma^n, where one step has 9
-    critic = linear_critic([0.0], [0.0], [10.0])
-    loss = make_loss(narrow_actor(0.0), critic, gamma=0.9, alpha_init=1e-12, target_entropy=0.0)
+    loss = constant_loss(10.0, gamma=0.9)
     batch = toy_batch(4, *size, observation_dim=1)
     batch["next", "reward"].zero_()
     batch["steps_to_next_obs"] = torch.tensor([[1], [2], [3], [3]])
@@ -191,9 +182,7 @@ def test_the_target_over_n_steps_is_that_of_tqc_on_a_replay_buffer_of_torchrl():
 @pytest.mark.parametrize("flag_type", [torch.uint8, torch.int64, torch.float32])
 @pytest.mark.parametrize("reward_type", [torch.int64, torch.uint8, torch.float64, torch.bfloat16])
 def test_rewards_and_flags_may_have_any_type(reward_type, flag_type):
-    loss = make_loss(
-        narrow_actor(0.0), linear_critic([0.0], [0.0], [4.0]), gamma=0.5, alpha_init=1e-12, target_entropy=0.0
-    )
+    loss = constant_loss(4.0, gamma=0.5)
     batch = toy_batch(B=2, observation_dim=1)
     batch["next", "reward"] = torch.tensor([[3], [1]], dtype=reward_type)
     batch["next", "terminated"] = torch.tensor([[0], [1]], dtype=flag_type)
@@ -211,7 +200,7 @@ def test_a_loss_of_another_precision_is_that_of_float32_to_its_digits(size, acti
     expected = make_loss(actor, critic, action_sampling=action_sampling)(batch)
     loss = make_loss(actor, critic, action_sampling=action_sampling).to(dtype)
     out = loss(batch.to(dtype))  # casts the flags too
-    (out["loss_qvalue"] + out["loss_actor"] + out["loss_alpha"]).backward()
+    total(out).backward()
     assert all(p.grad.dtype == dtype and torch.isfinite(p.grad).all() for p in loss.parameters())
     for key in ("loss_qvalue", "epistemic_std", "target_value"):
         assert out[key].dtype == dtype

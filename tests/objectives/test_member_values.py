@@ -6,11 +6,10 @@ import math
 
 import pytest
 import torch
-from loss_parts import linear_critic, uniform_actor
+from loss_parts import linear_critic, make_memberwise, scalar_critics, seeded, uniform_actor
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
-from torchrl.objectives import SoftUpdate
 
 from eqr_torchrl.functional import quantile_midpoints
 from eqr_torchrl.objectives import EpistemicQuantileLoss, MemberwiseSACLoss
@@ -96,9 +95,7 @@ def test_target_by_hand():
     # member 0: mean(1 + .5 (3 + 2 log 4), 3 + .5 (5 + 2 log 4)) = 4 + log 4
     # member 1: mean(7, terminated, and 1 + .5 (20 + 2 log 4))
     critics = [linear_critic([1.0], [0.0], [0.0]), linear_critic([10.0], [0.0], [0.0])]
-    loss = MemberwiseSACLoss(uniform_actor(2.0), critics, alpha_init=2.0, target_entropy=-1.0)
-    loss.make_value_estimator(gamma=0.5)
-    _ = SoftUpdate(loss, tau=0.1)
+    loss = make_memberwise(critics, uniform_actor(2.0), gamma=0.5, alpha_init=2.0, target_entropy=-1.0)
     batch = toy_batch(B=1, M=2, K=2, observation_dim=1)
     batch["next", "observation"][0, :, :, 0] = torch.tensor([[3.0, 5.0], [float("nan"), 2.0]])
     batch["next", "reward"][0, :, :, 0] = torch.tensor([[1.0, 3.0], [7.0, 1.0]])
@@ -107,22 +104,9 @@ def test_target_by_hand():
     torch.testing.assert_close(loss.compute_target(batch), expected)
 
 
-def member_critic(num_members: int = 3):
-    return toy_critic(num_quantiles=num_members)
-
-
-def make_loss(critic=None, actor=None, **kwargs) -> MemberwiseSACLoss:
-    loss = MemberwiseSACLoss(
-        toy_actor() if actor is None else actor, member_critic() if critic is None else critic, **kwargs
-    )
-    loss.make_value_estimator(gamma=0.9)
-    loss.__dict__["updater"] = SoftUpdate(loss, tau=0.1)
-    return loss
-
-
 def test_loss_and_gradient_by_loops_over_members_and_draws():
-    critic, actor = member_critic(), uniform_actor(2.0)
-    loss = make_loss(critic, actor, alpha_init=0.5, target_entropy=-1.0)
+    critic, actor = toy_critic(num_quantiles=3), uniform_actor(2.0)
+    loss = make_memberwise(critic, actor, alpha_init=0.5, target_entropy=-1.0)
     batch = toy_batch(B=4, M=3, K=2)
     batch["next", "terminated"][1, 2, 0] = True
     torch.manual_seed(5)
@@ -161,80 +145,68 @@ def test_one_network_of_m_outputs_and_m_networks_give_the_same_targets():
     parts = [linear_critic([1.0, 2.0, 3.0], [0.5], [b]) for b in offsets]
     batch, targets = toy_batch(B=4, M=3, K=2), []
     for critic in (whole, parts):
-        loss = make_loss(critic, uniform_actor(2.0), target_entropy=-1.0)
-        torch.manual_seed(1)
-        targets.append(loss.compute_target(batch.clone()))
+        loss = make_memberwise(critic, uniform_actor(2.0), target_entropy=-1.0)
+        targets.append(seeded(loss.compute_target, batch.clone()))
     torch.testing.assert_close(*targets)
 
 
 def test_policy_ascends_the_utility_of_the_member_values():
     # values 5 + (0, 45, -15): 5, 50, -10: mean 15, unbiased std sqrt((100 + 1225 + 625) / 2)
     critic = linear_critic([1.0], [0.0], [0.0, 45.0, -15.0])
-    loss = make_loss(critic, uniform_actor(2.0), alpha_init=2.0, target_entropy=-1.0, utility=OptimisticUtility())
+    settings = {"alpha_init": 2.0, "target_entropy": -1.0, "utility": OptimisticUtility()}
     batch = toy_batch(B=4, M=3, K=2, observation_dim=1)
     batch["observation"].fill_(5.0)
-    torch.testing.assert_close(loss(batch)["loss_actor"], torch.tensor(-2 * LOG_4 - 15.0 - math.sqrt(975)))
-
-
-def test_outputs_are_those_of_the_quantile_loss():
-    batch = toy_batch(B=4, M=3, K=2)
-    out = make_loss()(batch)
-    keys = {"loss_actor", "loss_alpha", "loss_qvalue", "alpha", "entropy", "target_value", "epistemic_std"}
-    assert set(out.keys()) == keys
-    assert out.batch_size == torch.Size([]) and batch["td_error"].shape == (4,)
-    unreduced = make_loss(reduction="none")(toy_batch(B=4, M=3, K=2))
-    assert unreduced["loss_qvalue"].shape == unreduced["loss_actor"].shape == (4,)
-
-
-def test_terminal_rows_may_hold_nan():
-    batch = toy_batch(B=4, M=3, K=2)
-    batch["next", "observation"][0, 1], batch["next", "terminated"][0, 1] = float("nan"), True
-    assert all(value.isfinite().all() for value in make_loss()(batch).values())
+    out = make_memberwise(critic, uniform_actor(2.0), **settings)(batch)
+    torch.testing.assert_close(out["loss_actor"], torch.tensor(-2 * LOG_4 - 15.0 - math.sqrt(975)))
+    torch.testing.assert_close(out["epistemic_std"], torch.tensor(math.sqrt(975)))
 
 
 def test_targets_are_clipped_to_what_bounded_rewards_allow():
     # rewards in [0, 1], gamma 0.9: values in [0, 10], and the entropy of a step, at most alpha |H| = 2, ten times: 20
     critic = linear_critic([0.0], [0.0], [1000.0, -1000.0, 5.0])
     settings = {"alpha_init": 2.0, "fixed_alpha": True, "target_entropy": -1.0, "reward_bounds": (0.0, 1.0)}
-    loss = make_loss(critic, uniform_actor(2.0), **settings)
+    loss = make_memberwise(critic, uniform_actor(2.0), **settings)
     batch = toy_batch(B=1, M=3, K=1, observation_dim=1)
     batch["next", "reward"].fill_(0.5)
     inside = 0.5 + 0.9 * (5.0 + 2 * LOG_4)
     torch.testing.assert_close(loss.compute_target(batch), torch.tensor([[30.0, -20.0, inside]]))
     # rewards in [-4, -1]: from -40 without an end to -1 where the episode ends at once
-    loss = make_loss(critic, uniform_actor(2.0), **{**settings, "reward_bounds": (-4.0, -1.0)})
+    loss = make_memberwise(critic, uniform_actor(2.0), **{**settings, "reward_bounds": (-4.0, -1.0)})
     batch["next", "reward"].fill_(-2.0)
     torch.testing.assert_close(loss.compute_target(batch)[0, :2], torch.tensor([19.0, -60.0]))
     # without a discount, rewards of one sign bound values on one side
-    loss = make_loss(critic, uniform_actor(2.0), **{**settings, "alpha_init": 1e-20})
+    loss = make_memberwise(critic, uniform_actor(2.0), **{**settings, "alpha_init": 1e-20})
     loss.make_value_estimator(gamma=1.0)
     torch.testing.assert_close(loss.compute_target(batch)[0, :2], torch.tensor([998.0, 0.0]))
     with pytest.raises(ValueError, match=r"reward_bounds must increase, got \(1.0, 0.0\)"):
-        make_loss(reward_bounds=(1.0, 0.0))
+        make_memberwise(reward_bounds=(1.0, 0.0))
 
 
-def test_batches_that_do_not_fit_are_named():
-    with pytest.raises(RuntimeError, match="one value for each of 4 members: got 3"):
-        make_loss()(toy_batch(B=2, M=4, K=1))
-    with pytest.raises(RuntimeError, match="one critic for each of 4 members: got 2"):
-        make_loss([toy_critic(num_quantiles=1) for _ in range(2)])(toy_batch(B=2, M=4, K=1))
-    with pytest.raises(RuntimeError, match=r'"next" must have batch size \[\*B, M, K\]'):
-        make_loss()(toy_batch(B=2))
+@pytest.mark.parametrize(
+    ("critics", "size", "message"),
+    [
+        (None, (2, 4, 1), "one value for each of 4 members: got 3"),
+        (scalar_critics(2), (2, 4, 1), "one critic for each of 4 members: got 2"),
+        (None, (2,), r'"next" must have batch size \[\*B, M, K\]'),
+    ],
+)
+def test_batches_that_do_not_fit_are_named(critics, size, message):
+    with pytest.raises(RuntimeError, match=message):
+        make_memberwise(critics)(toy_batch(*size))
 
 
 def test_learns_members_values_by_gradient_steps():
     # reward 1 in member 0 and 3 in member 1, for ever, gamma 0.5: values 2 and 6
     critic = toy_critic(1, num_quantiles=2)
-    loss = MemberwiseSACLoss(toy_actor(1), critic, alpha_init=1e-8, fixed_alpha=True)
-    loss.make_value_estimator(gamma=0.5)
-    updater, optimizer = SoftUpdate(loss, tau=0.2), torch.optim.Adam(critic.parameters(), lr=1e-2)
+    loss = make_memberwise(critic, toy_actor(1), gamma=0.5, alpha_init=1e-8, fixed_alpha=True)
+    optimizer = torch.optim.Adam(critic.parameters(), lr=1e-2)
     for _ in range(300):
         batch = toy_batch(B=32, M=2, K=1, observation_dim=1)
         batch["next", "reward"] = torch.tensor([1.0, 3.0]).view(1, 2, 1, 1).expand(32, 2, 1, 1)
-        loss(batch)["loss_qvalue"].backward()
+        loss.qvalue_v2_loss(batch)[0].backward()
         optimizer.step()
         optimizer.zero_grad()
-        updater.step()
+        loss.updater.step()
     values = critic(toy_batch(B=64, observation_dim=1))["state_action_value"].mean(0)
     torch.testing.assert_close(values, torch.tensor([2.0, 6.0]), rtol=0.05, atol=0.0)
 
@@ -242,9 +214,7 @@ def test_learns_members_values_by_gradient_steps():
 def test_over_n_steps_the_discount_is_gamma_to_the_n():
     # Q_m = s at s' = 8 in both members, gamma 0.5, reward 1: 1 + 8 / 2^n
     critics = [linear_critic([1.0], [0.0], [0.0]), linear_critic([1.0], [0.0], [0.0])]
-    loss = MemberwiseSACLoss(uniform_actor(2.0), critics, alpha_init=1e-12, target_entropy=-1.0)
-    loss.make_value_estimator(gamma=0.5)
-    _ = SoftUpdate(loss, tau=0.1)
+    loss = make_memberwise(critics, uniform_actor(2.0), gamma=0.5, alpha_init=1e-12, target_entropy=-1.0)
     batch = toy_batch(B=3, M=2, K=4, observation_dim=1)
     batch["next", "observation"].fill_(8.0)
     batch["next", "reward"].fill_(1.0)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from loss_parts import seeded, total
 from torchrl.data import Bounded, Unbounded
 from torchrl.objectives import SoftUpdate
 
@@ -17,25 +18,24 @@ from eqr_torchrl.testing import toy_batch, toy_env
 KINDS = [EpistemicQuantileLoss, MemberwiseSACLoss]
 
 
-def env_with_bounds(low: float, high: float):
-    env = toy_env()
-    env.action_spec = Bounded(low, high, torch.Size([1]))
+def env_with_actions(low: Any, high: Any, action_dim: int = 1):
+    env = toy_env(3, action_dim)
+    env.action_spec = Bounded(torch.as_tensor(low), torch.as_tensor(high), torch.Size([action_dim]))
     return env
 
 
-def make_loss(kind, env, *, normalize=False, **options) -> Any:
+def make_loss(kind, env, *, alpha_init: float = 1.0, **parts) -> Any:
     torch.manual_seed(0)
-    sizes = {"num_cells": (16, 16), "normalize": normalize}
-    loss = kind(make_actor(env, **sizes), make_critic(env, num_quantiles=3, **sizes), **options)
+    parts = {"num_cells": (16, 16), **parts}
+    loss = kind(make_actor(env, **parts), make_critic(env, num_quantiles=3, **parts), alpha_init=alpha_init)
     loss.make_value_estimator(gamma=0.9)
     loss.__dict__["updater"] = SoftUpdate(loss, tau=0.1)
     return loss
 
 
 def losses_and_gradients(loss, batch):
-    torch.manual_seed(1)
-    out = loss(batch)
-    (out["loss_qvalue"] + out["loss_actor"] + out["loss_alpha"]).backward()
+    out = seeded(loss, batch)
+    total(out).backward()
     return out, {name: parameter.grad for name, parameter in loss.named_parameters() if parameter.requires_grad}
 
 
@@ -47,7 +47,7 @@ def test_the_unit_of_the_action_changes_no_loss_and_no_gradient(kind, low, high)
     other = batch.clone()
     other["action"] = middle + half * batch["action"]
     plain, gradients = losses_and_gradients(make_loss(kind, toy_env()), batch)
-    scaled, others = losses_and_gradients(make_loss(kind, env_with_bounds(low, high)), other)
+    scaled, others = losses_and_gradients(make_loss(kind, env_with_actions(low, high)), other)
     for name in ("loss_qvalue", "loss_actor", "loss_alpha", "target_value", "epistemic_std"):
         torch.testing.assert_close(scaled[name], plain[name], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(others, gradients, rtol=1e-3, atol=1e-5)
@@ -57,19 +57,15 @@ def test_the_unit_of_the_action_changes_no_loss_and_no_gradient(kind, low, high)
 
 def test_the_automatic_target_entropy_is_in_nats_of_the_environment():
     # two entries: -2 + log 2 + log 0.01
-    env = toy_env(action_dim=2)
-    env.action_spec = Bounded(torch.tensor([-2.0, 0.0]), torch.tensor([2.0, 0.02]), torch.Size([2]))
-    loss = EpistemicQuantileLoss(make_actor(env), make_critic(env))
+    loss = make_loss(EpistemicQuantileLoss, env_with_actions([-2.0, 0.0], [2.0, 0.02], 2))
     assert loss.target_entropy.item() == pytest.approx(-2 + math.log(2) + math.log(0.01), rel=1e-6)
 
 
 def trained_in_units(kind, reward_unit: float = 1.0, observation_unit: float = 1.0) -> Any:
     """Ten updates on rewards and observations in other units, with networks that know the scales."""
-    torch.manual_seed(0)
-    options = {"num_cells": (16, 16), "layer_norm": True, "normalize": True, "activation_class": torch.nn.ReLU}
-    env = toy_env()
-    loss = kind(make_actor(env, **options), make_critic(env, num_quantiles=3, **options), alpha_init=0.1)
-    update = make_update(loss, make_optimizer(loss, lr_critic=1e-2), SoftUpdate(loss, tau=0.1))
+    options = {"layer_norm": True, "normalize": True, "activation_class": torch.nn.ReLU}
+    loss = make_loss(kind, toy_env(), alpha_init=0.1, **options)
+    update = make_update(loss, make_optimizer(loss, lr_critic=1e-2), loss.updater)
     batch = toy_batch(B=64, M=3, K=2)
     batch["observation"] *= observation_unit
     batch["next", "observation"] *= observation_unit
@@ -120,16 +116,14 @@ def test_the_first_unit_of_value_is_that_of_values_and_temperature():
 
 
 def test_normalised_networks_read_observations_in_standard_deviations():
-    env, data = toy_env(), torch.randn(100, 3) * torch.tensor([1e3, 1.0, 1e-3]) + 5
-    actor: Any = make_actor(env, normalize=True)
-    critic: Any = make_critic(env, num_quantiles=2, normalize=True)
-    loss: Any = MemberwiseSACLoss(actor, critic)
-    loss.__dict__["updater"] = SoftUpdate(loss, tau=0.1)
+    data = (torch.randn(100, 3) + 5) * torch.tensor([1e3, 1.0, 1e-3])
+    loss = make_loss(MemberwiseSACLoss, toy_env(), normalize=True)
     loss.set_scales(data)
     unit = (data - data.mean(0)) / data.std(0)
-    layers = actor[0].module.network
+    layers = loss.get_stateful_net("actor_network")[0].module.network
     torch.testing.assert_close(layers(data), layers[1:](unit), rtol=1e-3, atol=1e-4)
     action = torch.rand(100, 1) * 2 - 1
+    critic = loss.get_stateful_net("qvalue_network").critics[0]
     expected = critic.module.network(torch.cat([unit, action], -1))
     for network in ("online", "target"):
         values = loss._values(network, {"observation": data}, action).squeeze(-2)

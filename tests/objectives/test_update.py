@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from loss_parts import seeded, total
+from torch.nn.utils import clip_grad_norm_
 from torchrl.objectives import SoftUpdate
 
 from eqr_torchrl.objectives import EpistemicQuantileLoss, make_optimizer, make_update
@@ -23,12 +25,9 @@ def test_an_update_steps_down_the_gradient_of_the_three_losses_and_then_moves_th
         parameters = dict(loss.named_parameters())
         before = {name: value.detach().clone() for name, value in parameters.items()}
         target = loss.target_qvalue_network_params.clone().detach()
-        torch.manual_seed(seed)
-        losses = loss(batch.copy())
-        total = sum(losses[key] for key in ("loss_actor", "loss_qvalue", "loss_alpha"))
-        gradients = torch.autograd.grad(total, list(parameters.values()))
-        torch.manual_seed(seed)
-        report = update(batch.copy())
+        losses = seeded(loss, batch.copy(), seed=seed)
+        gradients = torch.autograd.grad(total(losses), list(parameters.values()))
+        report = seeded(update, batch.copy(), seed=seed)
         assert not any(value.requires_grad for value in report.values())
         torch.testing.assert_close(report["loss_qvalue"], losses["loss_qvalue"].detach())
         for (name, value), gradient in zip(parameters.items(), gradients, strict=True):
@@ -61,12 +60,6 @@ def test_an_update_that_draws_its_own_batches():
     torch.testing.assert_close(drawn, [take(batch)["loss_qvalue"] for batch in batches])
 
 
-def test_cuda_graphs_are_refused_where_there_is_no_cuda():
-    loss, optimizer, updater = make_parts()
-    with pytest.raises(ValueError, match="cuda_graph must be False .* got cpu"):
-        make_update(loss, optimizer, updater, cuda_graph=True)
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_replayed_update_is_the_eager_one():
     batch = toy_batch(B=4, M=2, K=1).to("cuda")
@@ -85,14 +78,8 @@ def test_gradients_can_be_clipped_before_the_step_and_a_scheduler_steps_after_it
     optimizer = torch.optim.SGD(loss.parameters(), lr=1.0)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
     before = [p.detach().clone() for p in loss.parameters()]
-    update = make_update(
-        loss,
-        optimizer,
-        updater,
-        before_step=lambda: torch.nn.utils.clip_grad_norm_(loss.parameters(), 1e-2),
-        after_step=scheduler.step,
-    )
-    update(toy_batch(B=4, M=2, K=3))
+    steps = {"before_step": lambda: clip_grad_norm_(loss.parameters(), 1e-2), "after_step": scheduler.step}
+    make_update(loss, optimizer, updater, **steps)(toy_batch(B=4, M=2, K=3))
     step = sum((p.detach() - old).square().sum() for p, old in zip(loss.parameters(), before, strict=True)).sqrt()
     torch.testing.assert_close(step, torch.tensor(1e-2), rtol=1e-3, atol=0.0)  # SGD at rate 1: the clipped norm
     assert optimizer.param_groups[0]["lr"] == 0.5
@@ -106,5 +93,16 @@ def test_a_delayed_policy_learns_in_every_other_update_and_the_critic_in_each():
         update(toy_batch(B=4, M=2, K=3))
         for name, value in loss.named_parameters():
             assert torch.equal(value, before[name]) != (policy_moves or name.startswith("qvalue")), name
-    with pytest.raises(ValueError, match="policy_every must be at least 1, and 1 with cuda_graph: got 0"):
-        make_update(loss, optimizer, updater, policy_every=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"policy_every": 0}, "policy_every must be at least 1, and 1 with cuda_graph: got 0"),
+        ({"policy_every": 2, "cuda_graph": True}, "policy_every must be at least 1, and 1 with cuda_graph: got 2"),
+        ({"cuda_graph": True}, "cuda_graph must be False .* got cpu"),
+    ],
+)
+def test_options_that_do_not_fit_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        make_update(*make_parts(), **options)
