@@ -88,17 +88,10 @@ def test_the_horizon_follows_the_errors_and_a_round_stays_as_large(known_model, 
     assert report["rows"] == 2 * (240 // expected) * expected == len(buffer)
 
 
-def test_without_a_range_nothing_adapts(known_model):
-    imagine, replay = rollouts(known_model([9.0], [0.0]), horizon_range=None), make_replay_buffer(100)
-    replay.extend(walk(40))
-    assert imagine.adapt_horizon(replay) == 4
-
-
-def test_auto_is_one_to_twenty_five_steps(known_model):
-    imagine, replay = (
-        rollouts(known_model([1.0], [0.0]), horizon_range="auto", steps_per_round=60),
-        make_replay_buffer(100),
-    )
-    assert imagine.horizon_range == (1, 25)
+@pytest.mark.parametrize(("drift", "given", "expected"), [(9.0, None, 4), (1.0, "auto", 25)])
+def test_without_a_range_nothing_adapts_and_auto_is_one_to_twenty_five_steps(known_model, drift, given, expected):
+    imagine = rollouts(known_model([drift], [0.0]), horizon_range=given, steps_per_round=60)
+    replay = make_replay_buffer(100)
     replay.extend(walk(60))
-    assert imagine.adapt_horizon(replay) == 25
+    assert imagine.adapt_horizon(replay) == expected
+    assert imagine.horizon_range == (given and (1, 25))

@@ -34,10 +34,7 @@ def test_rows_go_to_the_buffer_of_their_member_in_their_order():
     assert [len(buffer) for buffer in buffers.members] == [1, 3, 1] and len(buffers.states) == 2
     torch.testing.assert_close(buffers.members[1][:]["observation"], batch["observation"][[0, 3, 5]])
     torch.testing.assert_close(buffers.states[:]["observation"], batch["observation"][[1, 6]])
-
-
-def test_nothing_is_stored_that_the_loss_does_not_read():
-    buffers = full_buffers()
+    # nothing is stored that the loss does not read
     assert set(buffers.members[0][:].keys()) == {"observation", "action", "next"}
     assert set(buffers.states[:].keys()) == {"observation"}
 
@@ -53,30 +50,17 @@ def test_capacity_is_shared_evenly_and_the_oldest_rows_go_first():
 
 
 def test_a_batch_holds_own_rows_for_every_member_and_states_of_none():
-    buffers = full_buffers()
+    buffers = full_buffers(dtype="float16")
     batch = buffers.sample()
+    assert buffers.members[0].storage[:]["observation"].dtype == torch.float16
+    assert batch["members", "observation"].dtype == torch.float32
     assert batch.batch_size == (8,) and batch["members"].batch_size == (8, 3)
     torch.testing.assert_close(batch["members", "next", "reward"][..., 0], torch.arange(3.0).expand(8, 3))
-    known = {tuple(row) for row in buffers.states[:]["observation"].tolist()}
+    known = {tuple(row) for row in buffers.states[:]["observation"].float().tolist()}
     assert {tuple(row) for row in batch["observation"].tolist()} <= known
 
 
-def test_every_row_of_a_buffer_is_drawn_equally_often():
-    buffers = full_buffers(batch_size=20_000)
-    drawn = buffers.sample()["members", "observation"][:, 1, 0]
-    _, counts = drawn.unique(return_counts=True)
-    # 20 rows, 1000 draws each, standard deviation about 31
-    assert len(counts) == 20 and (counts - 1000).abs().max() < 150
-
-
-def test_stored_as_half_the_bytes_and_sampled_in_float32():
-    buffers = full_buffers(dtype="float16")
-    assert buffers.members[0].storage[:]["observation"].dtype == torch.float16
-    assert buffers.sample()["members", "observation"].dtype == torch.float32
-
-
 def imagined(buffers, member: str, num_starts: int):
-    torch.manual_seed(5)
     model = GaussianEnsemble(3, 1, num_members=3, num_cells=(8,))
     env = ModelBasedEnv(model, toy_env(), termination_fn=never_terminates, member=member)
     return branched_rollout(
@@ -90,14 +74,8 @@ def test_rollouts_in_fixed_members_fill_their_buffers_and_resampled_ones_the_sta
     assert [len(buffer) for buffer in buffers.state_parts.values()] == [14, 14, 14, 0]
     imagined(buffers, "resampled", 2)
     assert [len(buffer) for buffer in buffers.state_parts.values()] == [14, 14, 14, 12]
-
-
-def test_the_memberwise_loss_reads_what_is_sampled():
-    buffers = make_member_buffers(400, num_members=3, batch_size=4)
-    imagined(buffers, "fixed", 7)
-    imagined(buffers, "resampled", 2)
     loss = MemberwiseSACLoss(toy_actor(), [toy_critic(num_quantiles=1) for _ in range(3)], delay_qvalue=False)
-    assert loss(buffers.sample())["loss_qvalue"].isfinite()
+    assert loss(buffers.sample())["loss_qvalue"].isfinite()  # it reads what is sampled
 
 
 def test_a_checkpoint_brings_the_same_batches_back(tmp_path):

@@ -48,9 +48,8 @@ def test_real_rows_come_first_and_hold_what_was_observed(replay):
     i = batch["observation"][:2, :1]  # two of eight
     assert ((i >= 1) & (i == i.round())).all()
     torch.testing.assert_close(batch["action"][:2], -i / 100)
-    torch.testing.assert_close(batch["next", "observation"][:2], (i + 0.5).view(2, 1, 1, 1).expand(2, M, K, 3))
-    torch.testing.assert_close(batch["next", "reward"][:2], (10 * i).view(2, 1, 1, 1).expand(2, M, K, 1))
-    assert torch.equal(batch["next", "terminated"][:2], (i > 10).view(2, 1, 1, 1).expand(2, M, K, 1))
+    for key, outcome, entries in (("observation", i + 0.5, 3), ("reward", 10 * i, 1), ("terminated", i > 10, 1)):
+        torch.testing.assert_close(batch["next", key][:2], outcome.view(2, 1, 1, 1).expand(2, M, K, entries))
     torch.testing.assert_close(batch["observation"][2:], given["observation"][2:])
     assert batch["next", "reward"][2:].flatten(1).std(1).min() > 0  # members differ
 
