@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from tensordict import TensorDict
@@ -67,15 +69,6 @@ def test_members_with_equal_weights_part_because_their_bootstrap_samples_differ(
     fit(model, linear_system(60), max_epochs=20)
     for parameter in model.parameters():
         assert not torch.allclose(parameter[0], parameter[1], atol=1e-4)
-
-
-def test_members_disagree_more_far_from_the_data():
-    model = make(num_members=5)
-    fit(model, linear_system(500))
-    with torch.no_grad():
-        near, _ = model(torch.randn(100, 2).expand(5, 100, 2), torch.zeros(5, 100, 1))
-        far, _ = model((20 * torch.randn(100, 2)).expand(5, 100, 2), torch.zeros(5, 100, 1))
-    assert far.std(0).mean() > 5 * near.std(0).mean()
 
 
 def test_without_improvement_the_initial_weights_stay():
@@ -151,29 +144,22 @@ def test_what_a_member_learns_does_not_depend_on_the_others():
 
 def test_second_call_continues_with_weights_and_optimiser_state():
     model = make()
-    data, settings = linear_system(100), {"lr": 1e-2, "batch_size": 20}
+    data, settings = linear_system(100), {"lr": 1e-2, "batch_size": 60}
     look = EarlyStoppingFit(model, max_epochs=0)
     first_fit = EarlyStoppingFit(model, max_epochs=3, **settings)
     first_fit(data)
     parameter = model.layers[0].weight
-    assert first_fit.optimizer.state[parameter]["step"] == 3 * 4  # 80 training rows, 20 each
+    assert first_fit.optimizer.state[parameter]["step"] == 3 * 2  # 80 training rows: batches of 60 and 20
     torch.manual_seed(1)
     first = look(data)["validation_mse"]
     second_fit = EarlyStoppingFit(model, max_epochs=2, **settings)
     second_fit.load_state_dict(first_fit.state_dict())
     second_fit(data)
-    assert second_fit.optimizer.state[parameter]["step"] == 5 * 4
+    assert second_fit.optimizer.state[parameter]["step"] == 5 * 2
     assert second_fit.optimizer.state[parameter]["exp_avg"].shape == parameter.shape
     torch.manual_seed(1)  # the same hold-out
     after = look(data)["validation_mse"]
     assert all(b <= a for a, b in zip(first, after, strict=True))
-
-
-def test_last_partial_batch_is_used():
-    model = make()
-    fitting = EarlyStoppingFit(model, max_epochs=1, batch_size=60)
-    fitting(linear_system(100))
-    assert fitting.optimizer.state[model.layers[0].weight]["step"] == 2  # 60 + 20 of 80 rows
 
 
 def test_the_seed_fixes_the_result():
@@ -207,32 +193,30 @@ def test_tiny_data_sets_train(rows):
     assert not torch.equal(before[0], weights(model)[0])
 
 
-@pytest.mark.parametrize("reward_scale", [1e4, 1e6])
-def test_huge_rewards_leave_everything_finite(reward_scale):
+def test_huge_rewards_leave_everything_finite_and_metrics_are_plain_numbers():
     model = make()
-    metrics = fit(model, linear_system(200, reward_scale=reward_scale), max_epochs=10)
+    metrics = fit(model, linear_system(200, reward_scale=1e6), max_epochs=10)
     assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
-    assert all(torch.isfinite(torch.tensor(metrics[key])).all() for key in ("validation_mse", "validation_nll"))
+    flat = [item for value in metrics.values() for item in (value if isinstance(value, list) else [value])]
+    assert {type(item) for item in flat} <= {int, float} and all(map(math.isfinite, flat))
+    assert metrics["seconds"] > 0
 
 
-def test_double_precision_data_are_accepted():
-    model = make()
-    fit(model, linear_system(20).double(), max_epochs=1)
-    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
-    assert model.normalizer.mean.dtype == torch.float32
-
-
-def test_replay_buffer_is_accepted():
+def buffer_of(data: TensorDict) -> TensorDictReplayBuffer:
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(100))
-    buffer.extend(linear_system(30))
-    model = make()
-    assert fit(model, buffer, max_epochs=1)["train_rows"] == 24
+    buffer.extend(data)
+    return buffer
 
 
-def test_known_reward_needs_no_reward_in_the_data():
-    model = make(learn_reward=False)
-    metrics = fit(model, linear_system(300).exclude(("next", "reward")))
-    assert max(metrics["validation_mse"]) < 0.025  # noise variance 0.01
+@pytest.mark.parametrize(
+    ("form", "learn_reward"),
+    [(buffer_of, True), (TensorDict.double, True), (lambda data: data.exclude(("next", "reward")), False)],
+    ids=["replay buffer", "float64", "a reward that is known"],
+)
+def test_data_may_come_in_other_forms(form, learn_reward):
+    model = make(learn_reward=learn_reward)
+    assert fit(model, form(linear_system(30)), max_epochs=1)["train_rows"] == 24
+    assert {value.dtype for value in (*model.parameters(), model.normalizer.mean)} == {torch.float32}
 
 
 def test_model_is_whole_after_an_interruption(monkeypatch):
@@ -251,23 +235,14 @@ def test_model_is_whole_after_an_interruption(monkeypatch):
     assert fitting(linear_system(200))["epochs"] > 0
 
 
-def test_metrics_are_plain_numbers():
-    model = make()
-    metrics = fit(model, linear_system(20), max_epochs=2)
-    flat = [item for value in metrics.values() for item in (value if isinstance(value, list) else [value])]
-    assert {type(item) for item in flat} <= {int, float}
-    assert metrics["seconds"] > 0
-
-
 @pytest.mark.parametrize("key", ["observation", "action", ("next", "observation"), ("next", "reward")])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_data_that_are_not_finite_are_named_and_nothing_changes(key, value):
     model = make()
     before, data = weights(model), linear_system(10)
     data[key][3, 0] = value
-    name = ", ".join(key) if isinstance(key, tuple) else key
     with pytest.raises(
-        ValueError, match=f"{name.split(', ')[-1]}.* must be finite, got NaN or infinity in 1 of 10"
+        ValueError, match=f"{key if isinstance(key, str) else key[-1]}.* must be finite, got NaN or infinity in 1 of 10"
     ) as info:
         fit(model, data)
     assert "\n" not in str(info.value)
@@ -300,8 +275,6 @@ def test_unusable_data_are_named(data, message):
         ({"min_likelihood_improvement": -0.1}, "min_likelihood_improvement must not be negative"),
         ({"variance_weight": 1.5}, "variance_weight must be in .0, 1., got 1.5"),
         ({"max_epochs": -1}, "max_epochs must not be negative, got -1"),
-        ({"lr": float("nan")}, "Invalid learning rate: nan"),
-        ({"weight_decay": -1.0}, "Invalid weight_decay value: -1.0"),
     ],
 )
 def test_bad_settings_are_named(kwargs, message):

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from eqr_torchrl.testing import toy_env
 from eqr_torchrl.world_models import GaussianEnsemble, make_world_model
 
 
@@ -33,7 +34,7 @@ def one_member(model: GaussianEnsemble, m: int, observation, action):
     return mean + functional.pad(observation, (0, 1)), log_var
 
 
-@pytest.mark.parametrize("rows", [1, 7, 1024, 2500])  # the last one passes through in chunks
+@pytest.mark.parametrize("rows", [1, 256, 600])  # the last one passes through in chunks
 @pytest.mark.parametrize("grad", [True, False])
 def test_forward_is_that_of_each_member_alone(rows, grad):
     model, observation, action = toy_ensemble(), torch.randn(4, rows, 3), torch.randn(4, rows, 2)
@@ -48,29 +49,32 @@ def test_forward_is_that_of_each_member_alone(rows, grad):
         torch.testing.assert_close(scale[m], log_var.exp().sqrt())
 
 
-@pytest.mark.parametrize("rows", [5, 1500])
-def test_expanded_inputs_are_accepted(rows):
-    model, observation, action = toy_ensemble(), torch.randn(rows, 3), torch.randn(rows, 2)
+def test_expanded_inputs_are_accepted():
+    model, observation, action = toy_ensemble(), torch.randn(300, 3), torch.randn(300, 2)  # in two chunks
     with torch.no_grad():
-        expanded = model(observation.expand(4, rows, 3), action.expand(4, rows, 2))
-        repeated = model(observation.repeat(4, 1, 1), action.repeat(4, 1, 1))
-    torch.testing.assert_close(expanded, repeated)
+        expanded = model(observation.expand(4, -1, -1), action.expand(4, -1, -1))
+        torch.testing.assert_close(expanded, model(observation.repeat(4, 1, 1), action.repeat(4, 1, 1)))
 
 
-def test_loss_is_twice_the_negative_log_likelihood_up_to_its_constant():
+def test_loss_and_gradients_are_those_of_twice_the_negative_log_likelihood_up_to_its_constant():
     model, inputs, targets = toy_ensemble(), torch.randn(4, 9, 5), torch.randn(4, 9, 4)
     mean, log_var = model.predict(inputs)
     nll = -torch.distributions.Normal(mean, (0.5 * log_var).exp()).log_prob(targets)
-    torch.testing.assert_close(model.loss(inputs, targets), (2 * nll - math.log(2 * math.pi)).mean((1, 2)))
-
-
-def test_loss_gradients_are_those_of_torch_distributions():
-    model, inputs, targets = toy_ensemble(), torch.randn(4, 9, 5), torch.randn(4, 9, 4)
+    ours, expected = model.loss(inputs, targets), (2 * nll - math.log(2 * math.pi)).mean((1, 2))
+    torch.testing.assert_close(ours, expected)
     parameters = list(model.parameters())
-    ours = torch.autograd.grad(model.loss(inputs, targets).sum(), parameters)
+    torch.testing.assert_close(*(torch.autograd.grad(loss.sum(), parameters) for loss in (ours, expected)))
+
+
+def test_with_a_variance_weight_squared_errors_weigh_alike_whatever_the_noise():
+    # beta = 1: e^l ((m - y)^2 e^-l + l), whose gradient in the mean is 2 (m - y) / 4 for each of four entries
+    model, inputs, targets = toy_ensemble(), torch.randn(4, 1, 5), torch.randn(4, 1, 4)
     mean, log_var = model.predict(inputs)
-    nll = -torch.distributions.Normal(mean, (0.5 * log_var).exp()).log_prob(targets)
-    torch.testing.assert_close(ours, torch.autograd.grad(2 * nll.mean((1, 2)).sum(), parameters))
+    expected = ((mean - targets).square() + log_var.exp() * log_var).mean((1, 2))
+    ours = model.loss(inputs, targets, variance_weight=1.0)
+    torch.testing.assert_close(ours, expected)
+    [gradient] = torch.autograd.grad(ours.sum(), model.layers[-1].bias)
+    torch.testing.assert_close(gradient[..., :4], (2 * (mean - targets) / 4).detach())
 
 
 def test_a_members_loss_has_no_gradient_in_other_members():
@@ -102,18 +106,6 @@ def test_known_reward_leaves_only_the_observation_to_predict():
     assert loc.shape == scale.shape == (4, 6, 3)
 
 
-def test_untrained_members_disagree():
-    loc, _ = toy_ensemble()(torch.zeros(4, 1, 3), torch.zeros(4, 1, 2))
-    assert (loc - loc.mean(0)).abs().amax((1, 2)).min() > 1e-3
-
-
-def test_state_dict_round_trip():
-    source, target = toy_ensemble(), toy_ensemble()
-    target.load_state_dict(source.state_dict())
-    inputs = torch.randn(4, 6, 3), torch.randn(4, 6, 2)
-    torch.testing.assert_close(target(*inputs), source(*inputs), rtol=0, atol=0)
-
-
 def test_half_precision_matmuls_leave_full_precision_outputs():
     model, inputs = toy_ensemble(), (torch.randn(4, 6, 3), torch.randn(4, 6, 2))
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
@@ -132,8 +124,6 @@ def test_one_graph_without_breaks():
 
 
 def test_make_world_model_takes_the_sizes_of_the_environment():
-    from eqr_torchrl.testing import toy_env
-
     model = make_world_model(toy_env(4, 2), num_members=3, num_cells=(8,))
     assert (model.observation_dim, model.action_dim, model.num_members) == (4, 2, 3)
 
