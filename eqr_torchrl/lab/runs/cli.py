@@ -69,8 +69,8 @@ def run_hydra(
         config_name: the primary configuration in it.
         argv: the command line, without the program's name. Defaults to that of the process.
         schema: makes a dataclass of those settings that it knows, such as ``LoopSettings.of``, and raises
-            ``ValueError`` for a wrong one. Other settings at the top level must be numbers, or true or false, where
-            those of the primary configuration are.
+            ``ValueError`` for a wrong one. With it, other settings at the top level must be numbers, or true or
+            false, where those of the primary configuration are.
 
     Examples:
         >>> import tempfile
@@ -278,8 +278,9 @@ class _Script(NamedTuple):
             with contextlib.suppress(InterpolationToMissingValueError):  # known only while the job runs
                 OmegaConf.resolve(resolved)
             settings: Any = OmegaConf.to_container(resolved)
-            known = vars(self.schema(settings)) if self.schema else {}
-            check_types({name: kind for name, kind in self._kinds().items() if name not in known}, settings)
+            if self.schema is not None:
+                known = vars(self.schema(settings))
+                check_types({name: kind for name, kind in self._kinds().items() if name not in known}, settings)
             _check_parts(settings)
         except (ValueError, OmegaConfBaseException) as error:
             raise CommandLineError(one_line(error)) from error
