@@ -60,12 +60,18 @@ def evaluate(
         :class:`~eqr_torchrl.lab.envs.NonFiniteGuard` truncated it, which leaves the return up to that step.
 
     Raises:
+        ValueError: if ``num_episodes`` or ``max_steps`` is not positive.
         RuntimeError: if ``max_steps`` is ``None`` and an episode has not ended after 20,000 steps.
 
     Examples:
         >>> evaluate(toy_env(), toy_actor(), num_episodes=2, max_steps=5, seed=0)[1]["episode_length"]
         5
     """
+    if num_episodes < 1:
+        raise ValueError(f"num_episodes must be positive: got {num_episodes}.")
+    if max_steps is not None and max_steps < 1:
+        raise ValueError(f"max_steps must be positive or None: got {max_steps}.")
+
     modules = [module for module in (env, policy) if isinstance(module, nn.Module)]
     rows: list[EpisodeRow] = []
     with (

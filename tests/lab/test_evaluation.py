@@ -173,3 +173,12 @@ def test_no_gradient_is_recorded():
     evaluate(WalkEnv(), policy, max_steps=2)
     assert seen == [False, False]
     assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [({"num_episodes": 0}, "num_episodes must be positive: got 0"), ({"max_steps": 0}, "max_steps must be positive")],
+)
+def test_bad_arguments_are_named(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        evaluate(WalkEnv(), constant_policy(0.0), **kwargs)

@@ -45,7 +45,7 @@ def central_interval_coverage(quantiles: ArrayLike, truth: ArrayLike, probabilit
         probabilities: nominal probabilities in [0, 1], shape ``[P]``.
 
     Raises:
-        ValueError: if the shapes do not fit.
+        ValueError: if the shapes do not fit or a probability is outside [0, 1].
 
     Examples:
         >>> central_interval_coverage([[0.0, 1.0, 2.0, 3.0]] * 4, [0.2, 1.2, 1.6, 9.0], [0.25, 0.75]).tolist()
@@ -53,6 +53,8 @@ def central_interval_coverage(quantiles: ArrayLike, truth: ArrayLike, probabilit
     """
     q, y = _checked(quantiles, truth)
     p = np.asarray(probabilities, np.float64)
+    if ((p < 0) | (p > 1)).any():
+        raise ValueError(f"probabilities must lie in [0, 1], got {p.min()} to {p.max()}.")
     # "hazen" has levels (2i-1)/2N; [2, P, ...] -> [2, ..., P]
     low, high = np.moveaxis(np.quantile(q, [(1 - p) / 2, (1 + p) / 2], axis=-1, method="hazen"), 1, -1)
     inside = (low <= y[..., None]) & (y[..., None] <= high)  # [..., P]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Sequence
 
@@ -13,6 +14,8 @@ from torchrl.envs.transforms import Transform
 
 from eqr_torchrl.imagination.terminations import TerminationFn, checked, never_terminates
 from eqr_torchrl.lab.envs.transforms import with_unbounded_reward
+
+_MACHINERY = {"eqr_torchrl", "tensordict", "torch", "torchrl", "contextlib"}  # packages that call a guard in between
 
 NOISE = "or, where sensors are noisy, expect this near the threshold"
 
@@ -62,8 +65,7 @@ class NonFiniteGuard(Transform):
         bad = ~(torch.isfinite(observation).all(-1, keepdim=True) & torch.isfinite(reward))  # [*B, 1]
         if not bad.any():
             return next_tensordict
-        message = f"{self.env_name} produced a non-finite observation or reward; the episode is truncated there."
-        warnings.warn(message, RuntimeWarning, stacklevel=2)
+        _warn(f"{self.env_name} produced a non-finite observation or reward; the episode is truncated there.")
         last = tensordict.get("observation", torch.zeros_like(observation))
         next_tensordict.set("observation", torch.where(bad, last, observation))
         next_tensordict.set("reward", torch.where(bad, torch.nan, reward))
@@ -121,7 +123,7 @@ class TerminationGuard(Transform):
             message += " If a time limit ended the episode, the environment must report it as truncated only."
         if never:
             raise RuntimeError(message)
-        warnings.warn(message, RuntimeWarning, stacklevel=2)
+        _warn(message)
         self._warned = True
         return next_tensordict
 
@@ -153,7 +155,14 @@ class RewardGuard(Transform):
         if not self._warned and outside.any():
             given = f"{self.env_name} gave a reward of {reward[outside][0].item():.4g}"
             advice = "imagined rewards are clipped to these. Correct them, or reward_space of the environment"
-            message = f"{given}, outside reward_bounds, {low:.4g} to {high:.4g}: {advice}."
-            warnings.warn(message, RuntimeWarning, stacklevel=2)
+            _warn(f"{given}, outside reward_bounds, {low:.4g} to {high:.4g}: {advice}.")
             self._warned = True
         return next_tensordict
+
+
+def _warn(message: str) -> None:
+    """Warns at the line of the user's code that is nearest to the guard, rather than at one of TorchRL's."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and str(frame.f_globals.get("__name__")).split(".")[0] in _MACHINERY:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, RuntimeWarning, stacklevel=level)

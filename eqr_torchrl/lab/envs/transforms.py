@@ -82,6 +82,9 @@ class ActionCost(Transform):
     Args:
         cost: :math:`\rho \ge 0`, in units of reward per squared unit of action.
 
+    Raises:
+        ValueError: if ``cost`` is negative or not finite.
+
     Examples:
         >>> env = toy_env().append_transform(ActionCost(0.5))  # pays minus the squared norm of the state
         >>> step = env.step(env.reset().set("action", torch.tensor([1.0])))
@@ -90,6 +93,8 @@ class ActionCost(Transform):
     """
 
     def __init__(self, cost: float) -> None:
+        if not 0.0 <= cost < float("inf"):
+            raise ValueError(f"cost must be a finite number of at least 0: got {cost}.")
         super().__init__(in_keys=["reward"], out_keys=["reward"])
         self.cost = float(cost)
 

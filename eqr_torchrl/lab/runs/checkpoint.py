@@ -59,6 +59,8 @@ def save_checkpoint(
         >>> load_checkpoint(path, fingerprint={"algorithm": "eqr_sac"})["weight"]
         tensor([1., 1.])
     """
+    if keep_last is not None and keep_last < 1:
+        raise ValueError(f"keep_last must be at least 1, or None to keep all checkpoints: got {keep_last}.")
     path = Path(path)
     content = {
         "format": FORMAT,

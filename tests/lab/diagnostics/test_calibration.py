@@ -57,3 +57,5 @@ def test_interval_ends_interpolate_between_midpoint_levels():
 def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match=r"truth's shape and one more dimension, got \(2, 3\) for \(3,\)"):
         probability_integral_transform(np.zeros((2, 3)), np.zeros(3))
+    with pytest.raises(ValueError, match=r"probabilities must lie in \[0, 1\], got 50.0 to 50.0"):
+        central_interval_coverage(np.zeros((2, 3)), np.zeros(2), [50])

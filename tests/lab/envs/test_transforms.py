@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from gym_toys import Drift, drift_terminates
+from gym_toys import Diverging, Drift, drift_terminates
 from tensordict import TensorDict
 from torchrl.envs import GymEnv, TransformedEnv
 
@@ -44,6 +44,12 @@ def test_vector_observation_joins_nested_entries_by_dotted_name():
 def test_vector_observation_needs_entries():
     with pytest.raises(ValueError, match="in_keys must name at least one"):
         VectorObservation([])
+
+
+@pytest.mark.parametrize("cost", [-0.1, float("inf"), float("nan")])
+def test_action_cost_must_be_finite_and_not_negative(cost):
+    with pytest.raises(ValueError, match="cost must be"):
+        ActionCost(cost)
 
 
 def test_action_cost_charges_the_action_of_the_step():
@@ -152,15 +158,21 @@ def test_time_limit_reported_as_termination_is_named(truncated):
         env.rollout(5)
 
 
-def test_first_reward_outside_the_bounds_warns_once():
+def test_first_reward_outside_the_bounds_warns_once_at_the_line_of_the_user():
     env = toy_env().append_transform(RewardGuard((-1e-9, 0.0), "toy"))  # it pays minus the squared norm of the state
     with pytest.warns(
         RuntimeWarning, match=r"toy gave a reward of -\d.*, outside reward_bounds, -1e-09 to 0: "
     ) as caught:
         env.rollout(5)
-    assert len(caught) == 1
+    assert [warning.filename for warning in caught] == [__file__]
 
 
 @pytest.mark.parametrize("bounds", [(-1e3, 0.0), (-1e3, 1e3)])
 def test_rewards_within_the_bounds_are_silent(bounds):
     toy_env().append_transform(RewardGuard(bounds)).rollout(5)
+
+
+def test_warning_about_a_sensor_shows_the_line_of_the_user():
+    with pytest.warns(RuntimeWarning, match="non-finite") as caught:
+        make_env(Diverging).rollout(3)
+    assert [warning.filename for warning in caught] == [__file__]

@@ -76,6 +76,8 @@ def test_rotation_keeps_the_newest(tmp_path):
     kept = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert kept == ["step_000000300.pt", "step_000001000.pt"]
     assert latest_checkpoint(tmp_path / "checkpoints") == checkpoint_path(tmp_path, 1000)
+    with pytest.raises(ValueError, match="keep_last must be at least 1"):
+        save_checkpoint(checkpoint_path(tmp_path, 1), {}, keep_last=0)
 
 
 def test_loaded_state_does_not_alias_the_file_or_the_parts(tmp_path):
