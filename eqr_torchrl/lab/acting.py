@@ -71,7 +71,7 @@ class ActingProcess:
         self._seed = seed
 
     def reset(self) -> None:
-        """Nothing: every episode begins with a reset, and none is cut."""
+        """Nothing: every episode begins with a reset, and none is truncated."""
 
     def __iter__(self) -> Iterator[TensorDictBase]:
         control, theirs = multiprocessing.Pipe()

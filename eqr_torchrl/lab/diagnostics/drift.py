@@ -84,7 +84,7 @@ def rollout_drift(
 
 
 def trajectory_windows(trajectory: TensorDictBase, length: int) -> TensorDictBase:
-    """Cuts a trajectory into windows of equal length, without those that an episode ends inside.
+    """Splits a trajectory into windows of equal length, without those that an episode ends inside.
 
     Args:
         trajectory: consecutive transitions of one environment, batch size ``[L]``; episodes may follow each other.
