@@ -23,6 +23,10 @@ def certain(beta: float, x: float) -> EmpiricalPosterior:
     return EmpiricalPosterior(toy_mdp(beta, torch.tensor([x])))
 
 
+def regress(posterior, policy=NO_CHOICE, *, step_size: float = 0.1, **options):
+    return epistemic_quantile_regression(posterior, policy, step_size=step_size, **options)
+
+
 def test_one_update_matches_hand_computation():
     # gamma 0.99, x = 0.5, beta = 0.  Levels 0.25 and 0.75, quantiles of (s1, s2) as given.
     start = torch.tensor([[-0.1, 0.4], [1.0, 1.2], [-1.5, -0.5], [0.0, 0.0]])
@@ -30,10 +34,8 @@ def test_one_update_matches_hand_computation():
     # below -0.1: one of two, below 0.4: both;  steps 0.1 (0.25 - 0.5) and 0.1 (0.75 - 1)
     # s1: targets are 1 twice: none strictly below 1, both below 1.2;  s2: targets -1: none below -1.5, both below -0.5
     expected = [[-0.125, 0.375], [1.025, 1.175], [-1.475, -0.525], [0.0, 0.0]]
-    result = epistemic_quantile_regression(
-        certain(0.0, 0.5), NO_CHOICE, num_quantiles=2, num_iterations=1, step_size=0.1, initial_quantiles=start
-    )
-    torch.testing.assert_close(result.quantiles, torch.tensor(expected).double())
+    found = regress(certain(0.0, 0.5), num_quantiles=2, num_iterations=1, initial_quantiles=start).quantiles
+    torch.testing.assert_close(found, torch.tensor(expected).double())
 
 
 def naive_update(q, p, r, gamma, levels, step):
@@ -53,9 +55,7 @@ def test_updates_match_loops(max_pairwise, monkeypatch, generator):
     posterior = certain(0.8, 0.4)
     start = torch.rand(4, 5, generator=generator, dtype=torch.float64)
     start[3] = 0.0
-    result = epistemic_quantile_regression(
-        posterior, NO_CHOICE, num_quantiles=5, num_iterations=3, step_size=0.3, initial_quantiles=start
-    )
+    result = regress(posterior, num_quantiles=5, num_iterations=3, step_size=0.3, initial_quantiles=start)
     mdp, expected = posterior.mean(), start
     for _ in range(3):
         expected = naive_update(expected, mdp.transitions[:, 0], mdp.rewards[:, 0], 0.99, result.levels, 0.3)
@@ -66,18 +66,8 @@ def test_updates_match_loops(max_pairwise, monkeypatch, generator):
 def test_shapes_of_runs_batches_and_history(generator):
     posterior = EmpiricalPosterior(toy_mdp(torch.tensor([[0.0], [0.5]]), torch.rand(2, 7, generator=generator)))
     made = []
-    result = epistemic_quantile_regression(
-        posterior,
-        NO_CHOICE,
-        num_quantiles=3,
-        num_iterations=25,
-        step_size=0.1,
-        run_shape=(4,),
-        record_states=(0, 2),
-        record_every=10,
-        progress=made.append,
-        generator=generator,
-    )
+    record = {"record_states": (0, 2), "record_every": 10, "progress": made.append}
+    result = regress(posterior, num_quantiles=3, num_iterations=25, run_shape=(4,), generator=generator, **record)
     assert result.quantiles.shape == (4, 2, 4, 3)
     assert result.history.shape == (2, 4, 2, 2, 3)
     assert result.history_iterations.tolist() == [10, 20]
@@ -86,26 +76,17 @@ def test_shapes_of_runs_batches_and_history(generator):
     assert not result.quantiles[..., 3, :].any()
 
 
-def test_history_is_what_the_quantiles_were(generator):
-    common = {"num_quantiles": 3, "step_size": 0.1, "initial_quantiles": torch.zeros(4, 3)}
-    history = epistemic_quantile_regression(
-        certain(0.5, 0.3), NO_CHOICE, num_iterations=6, record_states=range(4), **common
-    ).history
-    shorter = epistemic_quantile_regression(certain(0.5, 0.3), NO_CHOICE, num_iterations=4, **common).quantiles
-    torch.testing.assert_close(history[3], shorter)
+def test_history_is_what_the_quantiles_were():
+    posterior, common = certain(0.5, 0.3), {"num_quantiles": 3, "initial_quantiles": torch.zeros(4, 3)}
+    history = regress(posterior, num_iterations=6, record_states=range(4), **common).history
+    torch.testing.assert_close(history[3], regress(posterior, num_iterations=4, **common).quantiles)
 
 
 def test_same_seed_same_quantiles_and_different_runs_differ():
     def run(seed):
-        return epistemic_quantile_regression(
-            nroom_prior(room_size=1),
-            torch.zeros(6, dtype=torch.long),
-            num_quantiles=4,
-            num_iterations=5,
-            step_size=0.1,
-            run_shape=(2,),
-            generator=torch.Generator().manual_seed(seed),
-        ).quantiles
+        sizes = {"num_quantiles": 4, "num_iterations": 5, "run_shape": (2,)}
+        policy, generator = torch.zeros(6, dtype=torch.long), torch.Generator().manual_seed(seed)
+        return regress(nroom_prior(room_size=1), policy, **sizes, generator=generator).quantiles
 
     assert torch.equal(run(0), run(0))
     assert not torch.equal(run(0), run(1))
@@ -120,32 +101,17 @@ def toy_columns(beta: float, generator):
 
 def test_converges_to_the_quantile_projection_without_the_cycle(generator):
     mdps, truth = toy_columns(0.0, generator)
-    result = epistemic_quantile_regression(
-        EmpiricalPosterior(mdps),
-        NO_CHOICE,
-        num_quantiles=10,
-        num_iterations=5000,
-        step_size=0.05,
-        final_step_size=1e-3,
-        generator=generator,
-    )
-    assert float(wasserstein_distance(result.quantiles[:, 0], truth).max()) < 0.02
+    options = {"num_quantiles": 10, "num_iterations": 5000, "step_size": 0.05, "final_step_size": 1e-3}
+    learnt = regress(EmpiricalPosterior(mdps), **options, generator=generator).quantiles[:, 0]
+    assert float(wasserstein_distance(learnt, truth).max()) < 0.02
 
 
 def test_converges_to_the_fixed_point_of_the_operator_with_the_cycle(generator):
     mdps, truth = toy_columns(1.0, generator)
     few = quantile_projection(mdps.transitions[:, :, 0, 0, 2], 300)
     limit = value_distribution_iteration(toy_mdp(1.0, few.T).under(NO_CHOICE), num_quantiles=10)[:, 0]
-    result = epistemic_quantile_regression(
-        EmpiricalPosterior(mdps),
-        NO_CHOICE,
-        num_quantiles=10,
-        num_iterations=5000,
-        step_size=0.05,
-        final_step_size=2e-3,
-        generator=generator,
-    )
-    learnt = result.quantiles[:, 0]
+    options = {"num_quantiles": 10, "num_iterations": 5000, "step_size": 0.05, "final_step_size": 2e-3}
+    learnt = regress(EmpiricalPosterior(mdps), **options, generator=generator).quantiles[:, 0]
     assert float(wasserstein_distance(learnt, limit).max()) < 0.04  # noise
     assert float(wasserstein_distance(learnt, truth).min()) > 0.1  # bias
 
@@ -165,6 +131,5 @@ def test_converges_to_the_fixed_point_of_the_operator_with_the_cycle(generator):
     ],
 )
 def test_errors_name_the_argument(change, message):
-    arguments = {"policy": NO_CHOICE, "num_quantiles": 2, "num_iterations": 5, "step_size": 0.1, **change}
     with pytest.raises(ValueError, match=message):
-        epistemic_quantile_regression(certain(0.5, 0.3), **arguments)
+        regress(certain(0.5, 0.3), **{"num_quantiles": 2, "num_iterations": 5, **change})

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from eqr_torchrl.tabular import (
-    MDP,
     ConjugatePosterior,
     DirichletPosterior,
     EmpiricalPosterior,
@@ -100,13 +99,11 @@ def test_terminal_rewards_are_pinned(generator):
 
 def test_conjugate_posterior_keeps_the_terminal_state_and_concentrates(generator):
     prior = nroom_prior(room_size=1)  # a corridor of five cells and the end
-    sample = prior.sample((4,), generator=generator)
-    assert sample.batch_shape == (4,)
-    assert sample.terminal_states == (5,)
+    for mdp in (prior.sample((4,), generator=generator), prior.mean()):
+        assert mdp.terminal_states == (5,) and bool((mdp.transitions[..., 5, :, 5] == 1).all())
     counts = torch.zeros(6, 4, 6, dtype=torch.float64)
     counts[2, 1, 3] = 1e6
-    sums = 0.01 * counts.sum(-1)
-    seen = TransitionStatistics(counts, sums)
+    seen = TransitionStatistics(counts, 0.01 * counts.sum(-1))
     process = prior.update(seen).sample_process(torch.ones(6, dtype=torch.long), (100,), generator=generator)
     assert float(process.transitions[:, 2, 3].min()) > 0.999
     torch.testing.assert_close(process.rewards[:, 2], torch.full((100,), 0.01).double(), atol=1e-4, rtol=0)
@@ -165,9 +162,3 @@ def test_empirical_posterior_draws_within_each_element_of_the_batch(generator):
 def test_errors_name_the_argument(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_mean_of_a_conjugate_posterior_is_an_mdp():
-    mean = nroom_prior(room_size=1).mean()
-    assert isinstance(mean, MDP)
-    assert mean.transitions[5, 0].tolist() == [0.0] * 5 + [1.0]

@@ -10,16 +10,8 @@ def test_psrl_finds_the_prize_of_a_corridor(generator):
     # with gamma = 0.9 the prize, 0.01 + 0.9^2, is worth more than bumping into a wall at the start for ever, 0.1
     env = MDPEnv(nroom_mdp(room_size=1, left_prize_ends_episode=True, gamma=0.9), batch_size=(4,))
     env.set_seed(0)
-    made = []
-    result = psrl(
-        env,
-        nroom_prior(room_size=1, gamma=0.9),
-        num_episodes=60,
-        horizon=15,
-        true_mdp=env.mdp,
-        progress=made.append,
-        generator=generator,
-    )
+    made, prior, sizes = [], nroom_prior(room_size=1, gamma=0.9), {"num_episodes": 60, "horizon": 15}
+    result = psrl(env, prior, **sizes, true_mdp=env.mdp, progress=made.append, generator=generator)
     assert sum(made) == 60
     assert result.regret is not None
     assert result.regret.shape == result.episode_returns.shape == (60, 4)
