@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
+import importlib
 from pathlib import Path
 
 import pytest
@@ -31,12 +31,7 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("tabular_eqr", ROOT / "examples" / "tabular_eqr.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("tabular_eqr")  # examples/ is on the path of the tests
 
 
 def run(script, folder: Path, experiment: str, *overrides: str) -> None:
@@ -77,12 +72,7 @@ def test_tables_have_the_documented_columns(runs):
     assert {row["beta"] for row in table} == {"0.0", "0.5", "1.0"}
     table = rows(runs / "nroom" / "nroom.csv")
     assert list(table[0]) == ["episode", "iteration", "wasserstein_1"]
-    assert [(row["episode"], row["iteration"]) for row in table[18:22]] == [
-        ("1", "19"),
-        ("1", "20"),
-        ("2", "1"),
-        ("2", "2"),
-    ]
+    assert [row["episode"] + " " + row["iteration"] for row in table[18:22]] == ["1 19", "1 20", "2 1", "2 2"]
 
 
 def test_same_seed_same_table(script, runs, tmp_path, capsys):
@@ -101,12 +91,9 @@ def test_same_seed_same_table(script, runs, tmp_path, capsys):
     [
         ("toy", "experiment=tyo", "experiment=tyo"),
         ("toy", "experiment.num_beta=3", "num_betas"),
-        ("toy", "experiment.num_betas=many", "num_betas must be"),
         ("toy", "experiment.num_betas=0", "num_betas must be a positive integer, got 0"),
         ("toy", "experiment.truncation=cut", "truncation must be 'clipped' or 'truncated', got 'cut'"),
-        ("toy", "experiment.num_samples=61", "num_samples"),
         ("qr_loss", "experiment.beta=2", "beta must lie in [0, 1]"),
-        ("nroom", "experiment.snapshots=[]", "snapshots must hold at least one"),
         ("nroom", "experiment.snapshots=[1,0]", "snapshots[1] must be a positive integer, got 0"),
         ("qr_loss", "experiment.levels=[0.1,x]", "levels[1] must be a number, got 'x'"),
         ("nroom", "experiment.num_truth=51", "num_truth"),
