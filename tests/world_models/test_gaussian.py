@@ -67,14 +67,17 @@ def test_loss_and_gradients_are_those_of_twice_the_negative_log_likelihood_up_to
 
 
 def test_with_a_variance_weight_squared_errors_weigh_alike_whatever_the_noise():
-    # beta = 1: e^l ((m - y)^2 e^-l + l), whose gradient in the mean is 2 (m - y) / 4 for each of four entries
+    # beta = 1, for each of four entries: w ((m - y)^2 e^-l + l) / 4 at a fixed w = e^l, so that the gradient is
+    # 2 (m - y) / 4 in m and (e^l - (m - y)^2) / 4 in l
     model, inputs, targets = toy_ensemble(), torch.randn(4, 1, 5), torch.randn(4, 1, 4)
     mean, log_var = model.predict(inputs)
     expected = ((mean - targets).square() + log_var.exp() * log_var).mean((1, 2))
     ours = model.loss(inputs, targets, variance_weight=1.0)
     torch.testing.assert_close(ours, expected)
-    [gradient] = torch.autograd.grad(ours.sum(), model.layers[-1].bias)
-    torch.testing.assert_close(gradient[..., :4], (2 * (mean - targets) / 4).detach())
+    slopes = 2 * (mean - targets) / 4, (log_var.exp() - (mean - targets).square()) / 4
+    bias = model.layers[-1].bias
+    expected = torch.autograd.grad((mean, log_var), bias, slopes, retain_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(ours.sum(), bias), expected)
 
 
 def test_a_members_loss_has_no_gradient_in_other_members():
