@@ -54,7 +54,7 @@ def test_a_model_in_float64_keeps_them_too_and_takes_what_numpy_gives():
     model, starts = GaussianEnsemble(3, 1, num_members=2, num_cells=(8,)).double(), STARTS.numpy().astype("float32")
     env = ModelBasedEnv(model, toy_env(), termination_fn=never_terminates, start_states=starts)
     check_env_specs(env)
-    assert env.rollout(2)["next", "observation"].dtype == torch.float64
+    assert env.reset()["observation"].dtype == env.rollout(2)["next", "observation"].dtype == torch.float64
     assert {id(p) for p in env.parameters()} == {id(p) for p in model.parameters()}
 
 

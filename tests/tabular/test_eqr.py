@@ -27,6 +27,13 @@ def regress(posterior, policy=NO_CHOICE, *, step_size: float = 0.1, **options):
     return epistemic_quantile_regression(posterior, policy, step_size=step_size, **options)
 
 
+@pytest.fixture(params=[0, 100], ids=["by sorting", "all pairs"])
+def _both_ways(request, monkeypatch):
+    """Both ways to count targets below a quantile, of which their number chooses one."""
+    monkeypatch.setattr(eqr, "_MAX_PAIRWISE_TARGETS", request.param)
+
+
+@pytest.mark.usefixtures("_both_ways")
 def test_one_update_matches_hand_computation():
     # gamma 0.99, x = 0.5, beta = 0.  Levels 0.25 and 0.75, quantiles of (s1, s2) as given.
     start = torch.tensor([[-0.1, 0.4], [1.0, 1.2], [-1.5, -0.5], [0.0, 0.0]])
@@ -49,9 +56,8 @@ def naive_update(q, p, r, gamma, levels, step):
     return new
 
 
-@pytest.mark.parametrize("max_pairwise", [0, 100])  # by sorting; all pairs
-def test_updates_match_loops(max_pairwise, monkeypatch, generator):
-    monkeypatch.setattr(eqr, "_MAX_PAIRWISE_TARGETS", max_pairwise)
+@pytest.mark.usefixtures("_both_ways")
+def test_updates_match_loops(generator):
     posterior = certain(0.8, 0.4)
     start = torch.rand(4, 5, generator=generator, dtype=torch.float64)
     start[3] = 0.0
