@@ -6,11 +6,9 @@ import shutil
 
 import pytest
 import torch
-from loss_parts import make_loss
-from torchrl.objectives import SoftUpdate
+from loss_parts import make_loss, make_memberwise, member_batch, scalar_critics, seeded, total
 
 from eqr_torchrl.imagination import EnsembleSuccessors, ModelBasedEnv, never_terminates
-from eqr_torchrl.objectives import MemberwiseSACLoss
 from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic, toy_env
 from eqr_torchrl.world_models import GaussianEnsemble
 
@@ -30,11 +28,6 @@ def model_env(**kwargs) -> ModelBasedEnv:
     return ModelBasedEnv(model, toy_env(), termination_fn=never_terminates, **kwargs)
 
 
-def same_draws(function, *arguments):
-    torch.manual_seed(1)
-    return function(*(value.clone() for value in arguments))
-
-
 def state_action(size: int):
     return toy_batch(B=size).select("observation", "action")
 
@@ -45,7 +38,7 @@ def test_successors(sampling):
     compiled = torch.compile(successors, backend="eager", fullgraph=True)
     for size in SIZES:
         batch = state_action(size)
-        found, expected = (same_draws(one, batch)["next"] for one in (compiled, successors))
+        found, expected = (seeded(one, batch.clone())["next"] for one in (compiled, successors))
         for key, value in expected.items():
             torch.testing.assert_close(found[key], value)
 
@@ -56,31 +49,35 @@ def test_steps_of_the_imagined_environment(member):
     compiled = torch.compile(env.step_rows, backend="eager", fullgraph=True)
     for size in SIZES:
         inputs = torch.randn(3, size, 3), torch.rand(3, size, 1)
-        torch.testing.assert_close(same_draws(compiled, *inputs), same_draws(env.step_rows, *inputs))
+        torch.testing.assert_close(seeded(compiled, *inputs), seeded(env.step_rows, *inputs))
+
+
+SMALL = {"num_cells": (8,)}
+KINDS = {  # loss, size of "next", and whether all three losses are compiled: those of policy and temperature are shared
+    "ensemble": (lambda: make_loss(toy_actor(**SMALL), toy_critic(**SMALL)), (2, 3), True),
+    "replayed": (lambda: make_loss(toy_actor(**SMALL), toy_critic(**SMALL)), (), False),
+    "members": (lambda: make_memberwise(scalar_critics(2), toy_actor(**SMALL)), None, False),
+    "member values": (lambda: make_memberwise(toy_critic(num_quantiles=2, **SMALL), toy_actor(**SMALL)), (2, 3), False),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["replayed", "ensemble", "memberwise", "member values"])
+@pytest.mark.parametrize("kind", list(KINDS))
 def test_losses_and_gradients(kind):
-    if kind.startswith("member"):
-        critics = [toy_critic(num_quantiles=1, num_cells=(8,)) for _ in range(2)]
-        one = toy_critic(num_quantiles=2, num_cells=(8,))
-        loss = MemberwiseSACLoss(toy_actor(num_cells=(8,)), critics if kind == "memberwise" else one)
-        SoftUpdate(loss, tau=0.1)
-    else:
-        loss = make_loss(toy_actor(num_cells=(8,)), toy_critic(num_cells=(8,)))
-    compiled = torch.compile(loss, backend="eager", fullgraph=True, dynamic=True)  # traced once for both sizes
+    make, successors, whole = KINDS[kind]
+    loss = make()
+    function = loss if whole else loss.qvalue_v2_loss
+    compiled = torch.compile(function, backend="eager", fullgraph=True, dynamic=True)  # traced once for both sizes
     for size in SIZES[:2]:
-        batch, gradients = toy_batch(size, *((2, 3) if kind in ("ensemble", "member values") else ())), []
-        if kind == "memberwise":
-            batch = batch.select("observation").set("members", torch.stack([batch, batch], 1))
-        found, expected = (same_draws(one, batch) for one in (compiled, loss))
-        for losses in (found, expected):
+        batch = member_batch(size, 2) if successors is None else toy_batch(size, *successors)
+        outs, gradients = [], []
+        for one in (compiled, function):
             loss.zero_grad()
-            (losses["loss_qvalue"] + losses["loss_actor"] + losses["loss_alpha"]).backward()
-            gradients.append([p.grad.clone() for p in loss.parameters()])
-        for key, value in expected.items():
-            torch.testing.assert_close(found[key], value)
+            out = seeded(one, batch.clone())
+            (total(out) if whole else out[0]).backward()
+            outs.append(out.to_dict() if whole else out)
+            gradients.append([p.grad.clone() for p in loss.parameters() if p.grad is not None])
+        torch.testing.assert_close(*outs)
         torch.testing.assert_close(*gradients)
 
 
@@ -88,7 +85,7 @@ def test_losses_and_gradients(kind):
 @pytest.mark.skipif(shutil.which("g++") is None, reason="the inductor backend needs a C++ compiler")
 def test_inductor_gives_the_critic_loss_and_its_gradient_on_successors():
     successors = EnsembleSuccessors(model_env(), num_next_states=2)
-    loss = make_loss(toy_actor(num_cells=(8,)), toy_critic(num_cells=(8,)))
+    loss = make_loss(toy_actor(**SMALL), toy_critic(**SMALL))
 
     def critic_loss(batch):
         return loss.qvalue_v2_loss(successors(batch))[0]
@@ -98,7 +95,7 @@ def test_inductor_gives_the_critic_loss_and_its_gradient_on_successors():
         batch, outs = state_action(size), []
         for one in (compiled, critic_loss):
             loss.zero_grad()
-            value = same_draws(one, batch)
+            value = seeded(one, batch.clone())
             value.backward()
             outs.append([value.detach(), *(p.grad.clone() for p in loss.parameters() if p.grad is not None)])
         assert len(outs[0]) == 5  # the value, and weight and bias of two layers

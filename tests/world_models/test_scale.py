@@ -25,12 +25,10 @@ def predict(model: GaussianEnsemble, data: TensorDict) -> tuple[torch.Tensor, to
     return model(*(data[key].expand(model.num_members, -1, -1) for key in ("observation", "action")))
 
 
-@pytest.mark.parametrize("reward_scale", [0.001, 1.0, 10_000.0])
+@pytest.mark.parametrize("reward_scale", [0.001, 10_000.0])
 def test_rewards_of_any_size_are_learnt_alike(reward_scale):
-    model = GaussianEnsemble(3, 1, num_members=3, num_cells=(100, 100, 100))
-    FixedStepsFit(model, num_steps=40 * 2000 // 64, lr=2e-3, batch_size=64)(  # 40 epochs
-        transitions(2000, reward_scale=reward_scale)
-    )
+    model = GaussianEnsemble(3, 1, num_members=2, num_cells=(64, 64, 64))
+    FixedStepsFit(model, num_steps=1000, lr=3e-3, batch_size=64)(transitions(2000, reward_scale=reward_scale))
     fresh = transitions(1000, reward_scale=reward_scale)
     reward = fresh["next", "reward"].squeeze(-1)
     error = (predict(model, fresh)[0][..., -1] - reward).square().mean().sqrt() / reward.std()
