@@ -91,7 +91,7 @@ def test_inductor_gives_the_critic_loss_and_its_gradient_on_successors():
         return loss.qvalue_v2_loss(successors(batch))[0]
 
     compiled = torch.compile(critic_loss, dynamic=True, options={"fallback_random": True})
-    for size in SIZES:
+    for size in SIZES[:2]:  # a batch of one would be compiled once more
         batch, outs = state_action(size), []
         for one in (compiled, critic_loss):
             loss.zero_grad()
