@@ -24,10 +24,7 @@ from eqr_torchrl.lab.runs.agent import describe_actor, policy_content, save_poli
 
 FOLDER = Path(__file__).parents[1] / "eqr_torchrl" / "lab" / "pretrained"
 TABLE = FOLDER / "pretrained.csv"
-COLUMNS: tuple[str, ...] = (
-    "name", "env", "algorithm", "utility", "seed", "env_steps", "episode_return", "standard_deviation", "episodes",
-    "commit",
-)  # fmt: skip
+COLUMNS: tuple[str, ...] = ("name", "utility", "seed", "env_steps", "return", "std", "commit")
 EPISODES, CHOICE, REPORT, CHECK = 20, 10_000, 20_000, 30_000  # seeds of the environment
 
 
@@ -49,28 +46,26 @@ def keep(folder: Path, commit: str, table: dict[str, dict[str, str]]) -> None:
     """Keeps the better of a run's two policies, if it is better than the one that is there."""
     files = [folder / "checkpoints" / name for name in ("policy_best.pt", "policy.pt")]
     agent = max(map(load_agent, files), key=lambda one: mean(returns(one, CHOICE)))
-    found, labels = returns(agent, REPORT), agent.settings["labels"]
+    found = returns(agent, REPORT)
     name = agent.space["env"].replace("/", "_")
     print(f"{name}: {mean(found):.1f}, standard deviation {stdev(found):.1f}, {agent.env_steps} steps ({agent.source})")
-    if name in table and float(table[name]["episode_return"]) >= mean(found):
+    if name in table and float(table[name]["return"]) >= mean(found):
         return
     settings = {**agent.settings, "run_dir": None, "runs_root": "runs", "resume": None}  # no folders of a machine
     network = describe_actor(agent.actor, agent.space)
     content = policy_content(agent.actor, network, agent.space, settings, agent.env_steps, agent.evaluation)
     save_policy(FOLDER / f"{name}.pt", content)
-    values = (
-        name, agent.space["env"], labels["algorithm"], labels["utility"], settings["seed"], agent.env_steps,
-        f"{mean(found):.1f}", f"{stdev(found):.1f}", EPISODES, commit,
-    )  # fmt: skip
+    scores = f"{mean(found):.1f}", f"{stdev(found):.1f}"
+    values = name, settings["labels"]["utility"], settings["seed"], agent.env_steps, *scores, commit
     table[name] = dict(zip(COLUMNS, map(str, values), strict=True))
 
 
 def check(row: dict[str, str]) -> bool:
     """Whether twenty more episodes agree with a row within three standard errors of the difference."""
     found = returns(load_agent(f"pretrained/{row['name']}"), CHECK)
-    error = math.hypot(stdev(found), float(row["standard_deviation"])) / math.sqrt(EPISODES)
-    print(f"{row['name']}: {mean(found):.1f} now, {row['episode_return']} in the table, standard error {error:.1f}")
-    return abs(mean(found) - float(row["episode_return"])) <= 3 * error + 0.1
+    error = math.hypot(stdev(found), float(row["std"])) / math.sqrt(EPISODES)
+    print(f"{row['name']}: {mean(found):.1f} now, {row['return']} in the table, standard error {error:.1f}")
+    return abs(mean(found) - float(row["return"])) <= 3 * error + 0.1
 
 
 def main() -> None:
