@@ -92,7 +92,7 @@ def main_runs(curves: pd.DataFrame, info: pd.DataFrame) -> pd.DataFrame:
     """
     whole = info[info["note"] == ""].drop_duplicates([*KEY, "seed"], keep="last")
     known = curves.merge(whole[RUN])
-    known = known if len(known) else curves
+    known = known if len(known) else curves[curves["settings"] != SETTINGS]  # a part of the suite is for the appendix
     if (known["settings"] == SETTINGS).any():
         return known[known["settings"] == SETTINGS]
     size = known.groupby(KEY).agg(seeds=("seed", "nunique"), steps=("env_steps", "max"))
@@ -234,14 +234,15 @@ def main() -> None:
     source = evaluations.groupby(RUN)["file"].first().to_dict()
     page, appendix = [HEAD], [APPENDIX]
     sections = {str(task): main_runs(of_task, info) for task, of_task in curves.groupby("env", sort=True)}
-    suite = pd.concat(sections.values(), ignore_index=True)
+    suite = pd.concat(sections.values(), ignore_index=True)  # without runs that have a note
     suite = suite[(suite["settings"] == SETTINGS) & suite["env"].str.startswith("dmc/")]
     if len(suite):
         draw_suite(suite, others, args.out / "figures" / "suite.png")
         page.append(suite_section(suite, others, Path("figures") / "suite.png"))
     for task, shown in sections.items():
-        draw(task, shown, published, args.out / figure_path(task))
-        page.append(main_section(task, shown))
+        if len(shown):
+            draw(task, shown, published, args.out / figure_path(task))
+            page.append(main_section(task, shown))
         appendix.append(task_section(task, curves[curves["env"] == task], info, source))
     draw_first_run(evaluations, info, args.out / "figures" / "pendulum_learning_curve.png")
     (args.out / "results.md").write_text("".join(page), encoding="utf-8")
