@@ -27,7 +27,7 @@ def learning_curves(evaluations: pd.DataFrame, *, smoothing: int = 1) -> pd.Data
         ``episode_return``.
 
     Raises:
-        ValueError: if ``smoothing`` is not positive.
+        ValueError: if ``smoothing`` is not positive, or ``evaluations`` lacks a column or has no row.
 
     Examples:
         >>> run = {"env": "reach", "algorithm": "sac", "utility": "", "seed": "0"}
@@ -37,6 +37,10 @@ def learning_curves(evaluations: pd.DataFrame, *, smoothing: int = 1) -> pd.Data
     """
     if smoothing < 1:
         raise ValueError(f"smoothing must be a positive number of evaluations, got {smoothing}.")
+    missing = [column for column in (*RUN, "env_steps", "episode_return") if column not in evaluations]
+    if missing or evaluations.empty:
+        got = f"no {', '.join(missing)}" if missing else "no row"
+        raise ValueError(f"evaluations must hold the columns of read_runs and at least one row, got {got}.")
     curves = evaluations.groupby([*RUN, "env_steps"], as_index=False)["episode_return"].mean()
     curves = curves.sort_values([*RUN, "env_steps"], key=_seeds_as_numbers, ignore_index=True)
     curves["episode_return"] = curves.groupby(RUN)["episode_return"].transform(_trailing_mean, width=smoothing)

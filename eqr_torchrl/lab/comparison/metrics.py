@@ -136,6 +136,10 @@ def stratified_bootstrap(
         >>> bool(interval.low <= interval.estimate <= interval.high)
         True
     """
+    if num_resamples < 1:
+        raise ValueError(f"num_resamples must be positive, got {num_resamples}.")
+    if not 0.0 < confidence < 1.0:
+        raise ValueError(f"confidence must lie in (0, 1), got {confidence}.")
     generator = np.random.default_rng(seed)
     resampled = []
     for argument in scores:

@@ -68,6 +68,8 @@ def plot_learning_curves(
         >>> plot_learning_curves(pd.DataFrame({**runs, "env_steps": 1, "episode_return": 5.0}), folder / "all.pdf").name
         'all.pdf'
     """
+    if curves.empty:
+        raise ValueError("curves must hold at least one row, got none.")
     means = dict(iter(mean_curves(curves).groupby(GROUP)))
     tasks = list(curves["env"].unique())
     labels = dict.fromkeys(map(label, curves["algorithm"], curves["utility"]))
@@ -159,6 +161,8 @@ def plot_aggregates(table: pd.DataFrame, path: str | Path, *, xlabel: str = "nor
         >>> plot_aggregates(aggregate_table({"sac": {"reach": [0.2, 0.4]}}), folder / "aggregates.png").name
         'aggregates.png'
     """
+    if table.empty:
+        raise ValueError("table must hold at least one row, got none.")
     labels = list(table["algorithm"].unique())
     metrics = table.groupby("metric", sort=False)
     with saved_figure(path, 2 * COLUMN_WIDTH, 0.8 + 0.22 * len(labels)) as figure:

@@ -30,10 +30,15 @@ def value_quantiles(
             the deterministic action.
         seed: of the sampled actions; the global generators are untouched.
 
+    Raises:
+        ValueError: if ``num_actions`` is not positive.
+
     Examples:
         >>> value_quantiles(toy_critic(num_quantiles=7), toy_actor(), torch.zeros(4, 3), num_actions=5).shape
         torch.Size([4, 7])
     """
+    if num_actions is not None and num_actions < 1:
+        raise ValueError(f"num_actions must be positive or None, got {num_actions}.")
     observation = observation.to(device_of(critic) or observation.device)
     states = observation.unsqueeze(-2).expand(*observation.shape[:-1], num_actions or 1, observation.shape[-1])
     mode = ExplorationType.DETERMINISTIC if num_actions is None else ExplorationType.RANDOM

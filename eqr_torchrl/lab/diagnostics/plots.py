@@ -34,6 +34,7 @@ def plot_value_distribution(
         title: what the figure shows, or the verdict on it.
 
     Raises:
+        ValueError: if the shapes do not fit.
         ImportError: if matplotlib is not installed, as in all functions here.
 
     Examples:
@@ -41,14 +42,19 @@ def plot_value_distribution(
         'value.png'
     """
     q = np.sort(to_array(quantiles), axis=-1)
+    if q.ndim != 2 or q.shape[0] != len(labels):
+        raise ValueError(f"quantiles must be [R, N] with one label each, got shape {q.shape} and {len(labels)} labels.")
     members = None if member_values is None else to_array(member_values)
+    for name, rows in (("returns", returns), ("member_values", members)):
+        if rows is not None and len(rows) != len(labels):
+            raise ValueError(f"{name} must hold one entry per state, got {len(rows)} for {len(labels)}.")
     with saved_figure(path, 2 * COLUMN_WIDTH, 2.2) as figure:
         density_axes, quantile_axes = figure.subplots(1, 2)
         levels = (np.arange(q.shape[1]) + 0.5) / q.shape[1]
-        for i, (label, atoms) in enumerate(zip(labels, q, strict=True)):
+        for i, label in enumerate(labels):
             colour, line = COLOURS[i % len(COLOURS)], LINES[i // len(COLOURS) % len(LINES)]
-            draw_density(density_axes, atoms, colour, line)
-            quantile_axes.plot(levels, atoms, line, color=colour, label=label)
+            draw_density(density_axes, q[i], colour, line)
+            quantile_axes.plot(levels, q[i], line, color=colour, label=label)
             baseline = -0.06 * (i + 1)
             if returns is not None:
                 sample = to_array(returns[i])
@@ -87,15 +93,22 @@ def plot_value_maps(
         xlabel: name and unit of ``x``.
         ylabel: name and unit of ``y``.
 
+    Raises:
+        ValueError: if a map does not have the shape ``[Y, X]``.
+
     Examples:
         >>> plot_value_maps([0, 1, 2], [0, 1], {"mean value": [[0, 1, 2], [3, 4, 5]]}, folder / "map.png").name
         'map.png'
     """
     xs, ys = to_array(x), to_array(y)
-    with saved_figure(path, COLUMN_WIDTH * len(maps), 2.4) as figure:
-        axes = figure.subplots(1, len(maps), squeeze=False)[0]
-        for panel, (title, values) in zip(axes, maps.items(), strict=True):
-            image = panel.pcolormesh(xs, ys, to_array(values), cmap="viridis", shading="nearest", rasterized=True)
+    arrays = {title: to_array(values) for title, values in maps.items()}
+    for title, values in arrays.items():
+        if values.shape != (ys.size, xs.size):
+            raise ValueError(f"maps[{title!r}] must have shape {(ys.size, xs.size)}, got {values.shape}.")
+    with saved_figure(path, COLUMN_WIDTH * max(len(arrays), 1), 2.4) as figure:
+        axes = figure.subplots(1, len(arrays), squeeze=False)[0]
+        for panel, (title, values) in zip(axes, arrays.items(), strict=True):
+            image = panel.pcolormesh(xs, ys, values, cmap="viridis", shading="nearest", rasterized=True)
             panel.set(xlabel=xlabel, ylabel=ylabel, title=title)
             figure.colorbar(image, ax=panel)
     return Path(path)

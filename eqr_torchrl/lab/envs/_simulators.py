@@ -11,9 +11,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from torchrl.envs import EnvBase, ParallelEnv, SerialEnv, TransformedEnv
+from torchrl.envs import DMControlWrapper, EnvBase, GymWrapper, ParallelEnv, SerialEnv, TransformedEnv
 
 from eqr_torchrl.imagination.terminations import name_of
+from eqr_torchrl.lab.envs._layers import simulator_env
 from eqr_torchrl.lab.envs._readers import DMControlReader, GymnasiumReader
 from eqr_torchrl.lab.envs._spaces import check_gym_spaces
 from eqr_torchrl.lab.envs.lookup import import_by_name
@@ -55,6 +56,7 @@ def open_simulator(env: Any, max_episode_steps: int | None, arguments: dict[str,
     if arguments:
         raise ValueError(f"an environment that is already built takes no arguments: got {', '.join(arguments)}.")
     if isinstance(env, EnvBase):
+        _check_limit(env, max_episode_steps)
         return env, _name_of(env)
     name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
     if max_episode_steps is not None:
@@ -114,6 +116,20 @@ def _without_time_limit(env: Any) -> Any:
             env = copy.copy(env)
             env.env = inner
     return env
+
+
+def _check_limit(env: EnvBase, max_episode_steps: int | None) -> None:
+    """A TorchRL environment keeps its own time limit, so a higher one would have no effect."""
+    env, own = simulator_env(env), None
+    if isinstance(env, GymWrapper):
+        own = getattr(env._env.spec, "max_episode_steps", None)
+    elif isinstance(env, DMControlWrapper):
+        own = getattr(env._env, "_step_limit", None)  # dm_control publishes neither it nor the time limit
+    if own is not None and max_episode_steps is not None and max_episode_steps > own:
+        raise ValueError(
+            f"max_episode_steps must be at most {own:.0f}, the limit of the TorchRL environment: got "
+            f"{max_episode_steps}; the name of an environment or its simulator takes a longer one."
+        )
 
 
 def _name_of(env: EnvBase) -> str:

@@ -92,6 +92,8 @@ def check_env(
         ok      episode      2 episodes ended within 400 steps, after 200 steps.
         ok      seed         the same seed gives the same episode.
     """
+    if num_steps < 1:
+        raise ValueError(f"num_steps must be at least 1: got {num_steps}.")
     real = None
     with torch.random.fork_rng(devices=[]):
         try:

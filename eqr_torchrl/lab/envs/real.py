@@ -50,7 +50,7 @@ def make_env(
         reward_scale: factor on every reward, above zero.
         action_cost: cost of effort, at least zero, in units of the environment's own reward.
         max_episode_steps: time limit in environment steps, in place of the environment's own. A TorchRL environment
-            keeps its own too: :func:`~eqr_torchrl.lab.envs.check_env` tells if that is shorter.
+            keeps its own too, so a longer one is refused.
         num_envs: simulators that step together. Above 1, ``name`` must be a name or a callable, not a built object.
         parallel: with several, each has a process of its own (TorchRL's ``ParallelEnv``); if false, they take turns in
             this one (``SerialEnv``).

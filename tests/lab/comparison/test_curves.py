@@ -52,6 +52,14 @@ def test_seeds_are_in_the_order_of_numbers():
     assert learning_curves(evaluations({s: {1: 0} for s in ("10", "2", "1")}))["seed"].tolist() == ["1", "2", "10"]
 
 
-def test_smoothing_over_no_evaluation_is_named():
-    with pytest.raises(ValueError, match="smoothing must be a positive number of evaluations, got 0"):
-        learning_curves(evaluations({"0": {1: 1}}), smoothing=0)
+@pytest.mark.parametrize(
+    ("table", "options", "message"),
+    [
+        (evaluations({"0": {1: 1}}), {"smoothing": 0}, "smoothing must be a positive number of evaluations, got 0"),
+        (evaluations({"0": {1: 1}}).drop(columns="seed"), {}, "evaluations must hold the columns .*, got no seed"),
+        (evaluations({}), {}, "evaluations must hold .* at least one row, got no row"),
+    ],
+)
+def test_bad_arguments_are_named(table, options, message):
+    with pytest.raises(ValueError, match=message):
+        learning_curves(table, **options)

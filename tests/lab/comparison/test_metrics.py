@@ -137,3 +137,9 @@ def test_tables_hold_each_algorithm_and_each_pair(scores):
     assert gap == pytest.approx(optimality_gap(scores))
     pairs = improvement_table({"new": better, "old": scores})
     assert pairs[["algorithm", "baseline", "probability"]].values.tolist() == [["new", "old", 1.0], ["old", "new", 0.0]]
+
+
+@pytest.mark.parametrize("kwargs", [{"confidence": 1.0}, {"num_resamples": 0}])
+def test_bad_bootstrap_arguments_are_named(kwargs):
+    with pytest.raises(ValueError, match=next(iter(kwargs))):
+        stratified_bootstrap(mean_score, {"a": [1.0]}, **kwargs)

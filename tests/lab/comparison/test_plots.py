@@ -75,6 +75,14 @@ def test_aggregates_have_a_panel_for_each_metric(tmp_path, figures):
     assert [text.get_text() for text in figures[0].axes[0].get_yticklabels()] == ["sac", "mbpo"]
 
 
+def test_nothing_to_draw_is_an_error_and_writes_nothing(tmp_path):
+    with pytest.raises(ValueError, match="curves must hold at least one row, got none"):
+        plot_learning_curves(evaluations({}), tmp_path / "none.png")
+    with pytest.raises(ValueError, match="table must hold at least one row, got none"):
+        plot_aggregates(pd.DataFrame(), tmp_path / "none.png")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_drawing_leaves_matplotlib_settings_alone(tmp_path):
     import matplotlib
 

@@ -25,12 +25,22 @@ def test_value_distribution_shows_quantiles_returns_and_members(tmp_path, figure
     assert [line.get_xdata().tolist() for line in members] == [[0.0] * 5] * 2
 
 
+def test_value_distribution_refuses_shapes_that_do_not_fit(tmp_path):
+    with pytest.raises(ValueError, match=r"one label each, got shape \(2, 3\) and 1 labels"):
+        plot_value_distribution(torch.zeros(2, 3), ["start"], tmp_path / "bad.png")
+    with pytest.raises(ValueError, match="returns must hold one entry per state, got 1 for 2"):
+        plot_value_distribution(torch.zeros(2, 3), ["a", "b"], tmp_path / "bad.png", returns=[[1.0]])
+    assert not (tmp_path / "bad.png").exists()
+
+
 def test_maps_have_y_as_rows_and_a_colour_bar_each(tmp_path, figures):
     grid = np.arange(6.0).reshape(2, 3)
     plot_value_maps([0, 1, 2], [0, 1], {"mean": grid, "std": 2 * grid}, tmp_path / "map.png", ylabel="velocity")
     mean, std, *bars = figures[0].axes
     assert (mean.get_title(), std.get_title(), mean.get_ylabel(), len(bars)) == ("mean", "std", "velocity", 2)
     assert mean.collections[0].get_array().reshape(2, 3).tolist() == grid.tolist()
+    with pytest.raises(ValueError, match=r"maps\['mean'\] must have shape \(3, 2\), got \(2, 3\)"):
+        plot_value_maps([0, 1], [0, 1, 2], {"mean": grid}, tmp_path / "bad.png")
 
 
 def test_calibration_shows_coverage_and_the_histogram_of_ranks(tmp_path, figures):

@@ -211,6 +211,7 @@ def test_the_entropy_of_the_action_after_the_horizon_counts():
             lambda: member_values(model_env(), gaussian_policy(), torch.zeros(1, 1), horizon=1, gamma=1.5),
             "gamma must lie",
         ),
+        (lambda: value_quantiles(critic(), gaussian_policy(), torch.zeros(1), num_actions=0), "num_actions must be"),
         (
             lambda: sample_episodes(WalkEnv(), gaussian_policy(), num_episodes=0, max_steps=1, gamma=0.9),
             "num_episodes must be positive, got 0",

@@ -372,3 +372,8 @@ def test_what_is_opened_here_is_closed_once():
     env.close()
     env.close(raise_if_closed=False)  # after a collector, at the end of a script
     assert [counter.times_closed for counter in opened] == [1, 1]
+
+
+def test_num_steps_must_be_positive():
+    with pytest.raises(ValueError, match="num_steps must be at least 1"):
+        check_env("Pendulum-v1", num_steps=0)

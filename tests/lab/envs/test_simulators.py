@@ -14,7 +14,7 @@ import torch
 from gym_toys import Counter, answering, shared
 from gymnasium.spaces import Box
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward, RecordEpisodeStatistics, TimeLimit
-from torchrl.envs import GymEnv, TransformedEnv
+from torchrl.envs import DMControlEnv, GymEnv, GymWrapper, TransformedEnv
 from torchrl.envs.transforms import StepCounter, VecNorm, VecNormV2
 
 from eqr_torchrl.lab.envs import make_env
@@ -126,10 +126,19 @@ def test_time_limit_takes_the_place_of_the_environments_own(build, limit):
     assert data["next", "truncated"][-1].item()
 
 
-def test_the_shorter_one_of_two_limits_ends_episodes_of_a_torchrl_environment():
-    for limit in (150, 300):
-        env = make_env(TransformedEnv(GymEnv("Pendulum-v1"), StepCounter()), max_episode_steps=limit)
-        assert len(env.rollout(400)) == min(limit, 200)
+@pytest.mark.parametrize(
+    ("build", "limit"),
+    [
+        (lambda: TransformedEnv(GymWrapper(gymnasium.make("Pendulum-v1")), StepCounter()), 200),
+        (lambda: TransformedEnv(GymEnv("Pendulum-v1"), StepCounter()), 200),
+        (lambda: DMControlEnv("pendulum", "swingup"), 1000),
+    ],
+)
+def test_higher_limit_than_that_of_a_torchrl_environment_is_an_error(build, limit):
+    env = build()
+    with pytest.raises(ValueError, match=f"max_episode_steps must be at most {limit}, .*: got {limit + 1}"):
+        make_env(env, max_episode_steps=limit + 1)
+    assert len(make_env(env, max_episode_steps=150).rollout(400)) == 150
 
 
 def test_time_limit_of_the_callers_object_is_kept():
