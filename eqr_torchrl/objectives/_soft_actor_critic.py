@@ -32,6 +32,10 @@ _ABSENT = {  # arguments of TorchRL's soft actor-critic losses
     "loss_function": "the loss of the critic is part of the class",
     "delay_actor": "targets always use the present policy",
     "gamma": "call make_value_estimator(gamma=...)",
+    "priority_key": "call set_keys(priority=...)",
+    "separate_losses": "the policy's loss gives critics no gradient",
+    "skip_done_states": "next states of terminated rows are always masked",
+    "use_prioritized_weights": "a batch with priority_weight is weighted",
 }
 
 
@@ -389,6 +393,9 @@ class SoftActorCriticLoss(LossModule):
 def _as_critics(qvalue_network: Any, num_qvalue_nets: int | None) -> list[TensorDictModule]:
     single = isinstance(qvalue_network, nn.Module) and not isinstance(qvalue_network, nn.ModuleList)
     critics: list[Any] = [qvalue_network] if single else list(qvalue_network)  # pyright: ignore[reportArgumentType]
+    if wrong := [type(critic).__name__ for critic in critics if not hasattr(critic, "in_keys")]:
+        needed = "a TensorDictModule that reads observation and action, or a list of them"
+        raise ValueError(f"qvalue_network must be {needed}, got {wrong[0]}.")
     count = len(critics) if num_qvalue_nets is None else num_qvalue_nets
     if count < 1 or not (single or len(critics) == count):
         came = f"{num_qvalue_nets} for {len(critics)} critic(s)"

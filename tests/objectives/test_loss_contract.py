@@ -280,6 +280,12 @@ def test_arguments_out_of_range_are_named_in_one_line(kwargs, message):
     assert "\n" not in str(error.value)
 
 
+def test_a_network_without_keys_is_no_critic():
+    network = torch.nn.Sequential(torch.nn.Linear(4, 5))
+    with pytest.raises(ValueError, match="qvalue_network must be a TensorDictModule .*, got Sequential"):
+        make_loss(critic=[toy_critic(), network])
+
+
 def test_an_automatic_target_entropy_needs_the_size_of_the_action():
     with pytest.raises(ValueError, match="needs the size of the action: give action_spec or a number"):
         make_loss(narrow_actor(0.0))
@@ -294,6 +300,7 @@ def test_an_automatic_target_entropy_needs_the_size_of_the_action():
         ("loss_function", ": the loss of the critic is part of the class."),  # the rest are in TorchRL's recipe of SAC
         ("delay_actor", ": targets always use the present policy."),
         ("gamma", r": call make_value_estimator\(gamma=...\)."),
+        ("priority_key", r": call set_keys\(priority=...\)."),
     ],
 )
 def test_unknown_arguments_are_named_with_the_class_that_was_called(loss_class, name, reason):
