@@ -302,7 +302,7 @@ class Run:
                 if self.step > 0:
                     self._record(final=self.step == last)
                     if self.last_return is not None:
-                        bar.set_postfix_str(f"return {self.last_return:.1f}", refresh=False)
+                        bar.set_postfix_str(f"return {_short(self.last_return)}", refresh=False)
                     bar.update()
                 if self._signal is not None:
                     self._stop(self._signal)
@@ -402,7 +402,7 @@ class Run:
             print(f"{self.folder}: {message}")
         elif error is None and self.last_return is not None:
             seconds = time.perf_counter() - self._begin
-            print(f"{self.folder}: return {self.last_return:.1f} after {self.step} env steps, {seconds:.0f} s")
+            print(f"{self.folder}: return {_short(self.last_return)} after {self.step} env steps, {seconds:.0f} s")
 
     @property
     def _name(self) -> str:
@@ -530,6 +530,10 @@ class Run:
             self._signal = None
             return
         raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+
+def _short(value: float) -> str:
+    return f"{value:.1f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def _resume_option(folder: Path) -> str:
