@@ -31,8 +31,8 @@ _NEEDED = ("observation", "action", "reward")
 def read_transitions(source: str | Path, *, columns: Columns | None = None) -> TensorDict:
     r"""Reads a log into transitions in TorchRL's layout.
 
-    Where a log has no next observations, they are those of the following rows, and the last row of each episode, whose
-    next observation nobody wrote down, is left out.
+    Where a log has no next observation, or one of NaN alone, it is that of the following row, and the last row of an
+    episode, whose next observation nobody wrote down, is left out.
 
     Args:
         source: a file ``.npz``, ``.hdf5`` or ``.h5`` with the arrays of D4RL (``observations``, ``actions``,
@@ -40,8 +40,9 @@ def read_transitions(source: str | Path, *, columns: Columns | None = None) -> T
             ``.parquet``, one row a transition; a run folder, whose replay buffer is read from its newest checkpoint;
             ``"minari:ID"``, a data set of Minari, local or downloaded.
         columns: for a table, which columns are ``observation``, ``action``, ``reward``, and where known
-            ``next_observation``, ``terminated``, ``truncated``, and ``episode``, which differs between episodes. For
-            arrays, names other than D4RL's.
+            ``next_observation``, ``terminated``, ``truncated``, ``episode``, which differs between episodes, and
+            ``time``, numbers or ISO timestamps: where its step differs by more than half from the median step, the row
+            before ends its episode, as truncated. For arrays, names other than D4RL's.
 
     Returns:
         Transitions in the order of the log, batch size ``[n]``, in its units: ``observation`` ``[n, S]``, ``action``
@@ -79,7 +80,7 @@ def transitions_from(arrays: Mapping[str, np.ndarray]) -> TensorDict:
 
     Args:
         arrays: ``observation`` ``[n, S]``, ``action`` ``[n, A]``, ``reward`` ``[n]``, and where known
-            ``next_observation`` ``[n, S]``, ``terminated`` ``[n]``, ``truncated`` ``[n]`` and ``episode`` ``[n]``.
+            ``next_observation`` ``[n, S]``, ``terminated``, ``truncated``, ``episode`` and ``time``, each ``[n]``.
 
     Examples:
         >>> rows = {"observation": np.zeros((4, 2)), "action": np.zeros((4, 1)), "reward": np.arange(4.0)}
@@ -110,32 +111,59 @@ def transitions_from(arrays: Mapping[str, np.ndarray]) -> TensorDict:
     last = np.ones(n, bool) if episode is None else np.append(episode[1:] != episode[:-1], True)
     last[: n - 1] &= episode is not None
     truncated |= torch.from_numpy(last)[:, None] & ~terminated
-    known = "next_observation" in arrays
-    following = floats("next_observation") if known else observation.roll(-1, 0)
-    if following.shape != observation.shape:
-        sizes = f"{list(following.shape)} for {list(observation.shape)}"
+    if arrays.get("time") is not None:
+        truncated[:-1] |= _gaps(arrays["time"], ~(terminated | truncated)[:-1, 0].numpy())
+    known = arrays.get("next_observation") is not None
+    given = floats("next_observation") if known else torch.full_like(observation, torch.nan)
+    if given.shape != observation.shape:
+        sizes = f"{list(given.shape)} for {list(observation.shape)}"
         raise ValueError(f"next_observation must have the shape of observation, got {sizes}.")
+    missing = given.isnan().all(-1, keepdim=True)
     following = {
-        "observation": following, "reward": floats("reward"), "terminated": terminated, "truncated": truncated,
-        "done": terminated | truncated,
+        "observation": torch.where(missing, observation.roll(-1, 0), given), "reward": floats("reward"),
+        "terminated": terminated, "truncated": truncated, "done": terminated | truncated,
     }  # fmt: skip
     data = TensorDict({"observation": observation, "action": floats("action"), "next": following}, [n])
     data["next"].batch_size = [n]
-    return data if known else _without_ends(data)
+    return _without_ends(data, missing.flatten())
 
 
-def _without_ends(data: TensorDict) -> TensorDict:
-    """Leaves out the last step of each episode; the step before it ends the episode now."""
+def _without_ends(data: TensorDict, missing: Tensor) -> TensorDict:
+    """Leaves out ends whose next observation is missing, ``[n]``; the step before each ends the episode now."""
     done = data["next", "done"].flatten().clone()
-    if lost := int(data["next", "terminated"].sum()):
+    lost = done & missing
+    if count := int((lost & data["next", "terminated"].flatten()).sum()):
         warnings.warn(
-            f"{lost} terminations have no next observation and are left out: log next_observation.", stacklevel=3
+            f"{count} terminations have no next observation and are left out: fill a column next_observation in these "
+            "rows with the values that stopped the episode (the limit that was crossed, other entries as in the row), "
+            "and leave it empty elsewhere.",
+            stacklevel=3,
         )
-    ends = done.roll(-1) & ~done
+    ends = lost.roll(-1) & ~done
     ends[-1] = False
     data["next", "truncated"][ends] = True
     data["next", "done"][ends] = True
-    return cast(TensorDict, data[~done])
+    return cast(TensorDict, data[~lost])
+
+
+def _gaps(time: np.ndarray, inside: np.ndarray) -> Tensor:
+    """Whether the step in time after a row ``inside`` an episode is no regular one, bool ``[n - 1, 1]``."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # NumPy turns an offset from UTC into UTC, and warns that it keeps none
+            stamps = np.asarray(time) if np.asarray(time).dtype.kind in "fiu" else np.asarray(time, "datetime64[ns]")
+        steps = np.diff(stamps.reshape(len(time))).astype(np.float64)
+    except (TypeError, ValueError) as error:
+        needed = "one number or ISO timestamp a step, such as 2026-11-30T13:00"
+        raise ValueError(f"time must be {needed}, got {time[0]!r} first.") from error
+    usual = np.nanmedian(steps[inside]) if inside.any() else 1.0
+    if not usual > 0:
+        raise ValueError(f"time must increase within an episode, its median step is {usual:.4g}.")
+    gaps = inside & ~(np.abs(steps - usual) <= 0.5 * usual)
+    if gaps.any():
+        where = f"the first after row {gaps.argmax()} of the file (from 0, without its header)"
+        warnings.warn(f"{gaps.sum()} gaps in time, {where}: episodes end there, as truncated.", stacklevel=4)
+    return torch.from_numpy(gaps)[:, None]
 
 
 def _flags(name: str, value: np.ndarray) -> np.ndarray:
@@ -151,15 +179,17 @@ def _entries(names: Sequence[str], read: Callable[[str], Any], columns: Columns)
     given = {key: [value] if isinstance(value, str) else list(value) for key, value in columns.items() if value}
     usual = {key: [name] for key, usual in _ARRAY_NAMES.items() for name in reversed(usual) if name in names}
     chosen = {**usual, **given}
-    known = all(key in (*_ARRAY_NAMES, "episode") for key in given)
+    known = all(key in (*_ARRAY_NAMES, "episode", "time") for key in given)
     if not known or not set(_NEEDED) <= set(chosen) or not {n for some in chosen.values() for n in some} <= set(names):
-        needed = f"columns must map {', '.join(_NEEDED)} (and {', '.join([*_ARRAY_NAMES][3:])}, episode, if known)"
+        needed = (
+            f"columns must map {', '.join(_NEEDED)} (and {', '.join([*_ARRAY_NAMES][3:])}, episode, time, if known)"
+        )
         raise ValueError(f"{needed} to names in the file, {', '.join(names)}: got {dict(columns)}.")
     arrays = {}
     for key, several in chosen.items():
         parts = [np.asarray(read(name)) for name in several]
         text = [name for name, part in zip(several, parts, strict=True) if part.dtype.kind not in "fiub"]
-        if text and key != "episode":
+        if text and key not in ("episode", "time"):
             raise ValueError(f"{key} must be numbers, {', '.join(text)} holds text: fix the file.")
         arrays[key] = parts[0] if len(parts) == 1 else np.stack(parts, -1)
     return arrays

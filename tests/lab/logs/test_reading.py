@@ -48,8 +48,61 @@ def test_without_next_observations_they_are_those_of_the_next_row_inside_an_epis
     assert data["next", "done"].flatten().tolist() == [False, True, True]
     rows["terminals"] = rows.pop("timeouts")
     np.savez(tmp_path / "ends.npz", **rows)
-    with pytest.warns(UserWarning, match="2 terminations have no next observation"):
+    with pytest.warns(UserWarning, match="2 terminations have no next observation .*the limit that was crossed"):
         read_transitions(tmp_path / "ends.npz")
+
+
+def test_next_observations_of_ends_alone_are_enough(tmp_path):
+    """Rows 2 and 4 end: only row 2 says where, [3, 1]. Rows 0, 1 and 3 take the following row; row 4 is left out."""
+    rows = arrays()
+    known = np.full((5, 2), np.nan)
+    known[2] = rows["next_observations"][2]
+    np.savez(tmp_path / "log.npz", **{**rows, "next_observations": known})
+    data = read_transitions(tmp_path / "log.npz")
+    assert data["next", "observation"].tolist() == [[1, 1], [2, 1], [3, 1], [8, 0]]
+    assert data["next", "terminated"].flatten().tolist() == [False, False, True, False]
+    assert data["next", "truncated"].flatten().tolist() == [False, False, False, True]
+
+
+ISO = ["2026-11-30T00:00", "2026-11-30T00:15", "2026-11-30T00:30", "2026-11-30T02:00", "2026-11-30T02:15"]
+
+
+@pytest.mark.parametrize("time", [[0.0, 1.0, 2.0, 8.0, 9.0], ISO, [f"{stamp}:00+01:00" for stamp in ISO]])
+def test_a_gap_in_time_ends_the_episode_before_it(time):
+    """Row 2 is followed by a step of six in place of one: its next observation is unknown, so that row 1 is the end."""
+    rows = {"observation": np.arange(5.0), "action": np.ones(5), "reward": np.ones(5), "time": np.array(time, object)}
+    rows["time"] = rows["time"].astype(float) if isinstance(time[0], float) else rows["time"]
+    with pytest.warns(UserWarning, match=r"1 gaps in time, the first after row 2 of the file .*: episodes end there"):
+        data = transitions_from(rows)
+    assert data["next", "observation"].flatten().tolist() == [1, 2, 4]
+    assert data["next", "truncated"].flatten().tolist() == [False, True, True]
+    with pytest.warns(UserWarning, match="1 gaps in time"):  # a next observation that was logged is kept
+        data = transitions_from({**rows, "next_observation": np.arange(5.0) + 1})
+    assert data["next", "truncated"].flatten().tolist() == [False, False, True, False, True]
+
+
+def test_a_row_that_was_written_twice_is_a_gap_in_time():
+    rows = {"observation": np.array([0.0, 1, 2, 2, 3, 4]), "action": np.ones(6), "reward": np.ones(6)}
+    with pytest.warns(UserWarning, match="1 gaps in time, the first after row 2"):
+        data = transitions_from({**rows, "time": np.array([0, 1, 2, 2, 3, 4])})
+    assert data["observation"].flatten().tolist() == [0, 1, 2, 3]
+    assert data["next", "truncated"].flatten().tolist() == [False, True, False, True]
+
+
+def test_time_may_begin_anew_in_each_episode_and_must_be_a_time():
+    rows = {
+        "observation": np.arange(4.0),
+        "action": np.ones(4),
+        "reward": np.ones(4),
+        "episode": np.array([0, 0, 1, 1]),
+    }
+    assert len(transitions_from({**rows, "time": np.array([0.0, 1.0, 0.0, 1.0])})) == 2  # without a warning
+    for time, message in (
+        (np.array(["30.11.2026"] * 4), "time must be one number or ISO timestamp a step.*got .*30.11.2026"),
+        (np.arange(4.0)[::-1], "time must increase within an episode, its median step is -1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            transitions_from({**rows, "time": time})
 
 
 def write_csv(path, header="run,x,v,u,r,stop,x2,v2", end=""):
@@ -68,6 +121,15 @@ def test_csv_by_columns_is_the_same_log_as_the_arrays(tmp_path):
     np.savez(tmp_path / "log.npz", **arrays())
     data = read_transitions(tmp_path / "log.csv", columns={**COLUMNS, "terminated": "stop", "episode": "run"})
     assert (data == read_transitions(tmp_path / "log.npz")).all()
+
+
+def test_the_time_of_a_table_is_text(tmp_path):
+    rows = [f"{stamp},{i},0.5,{i}.0" for i, stamp in enumerate(ISO)]
+    (tmp_path / "log.csv").write_text("\n".join(["when,x,u,r", *rows]))
+    columns = {"observation": "x", "action": "u", "reward": "r", "time": "when"}
+    with pytest.warns(UserWarning, match="1 gaps in time, the first after row 2"):
+        data = read_transitions(tmp_path / "log.csv", columns=columns)
+    assert data["observation"].flatten().tolist() == [0, 1, 3]
 
 
 def test_parquet_reads_as_csv(tmp_path):
