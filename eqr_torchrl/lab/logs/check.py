@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from tensordict import TensorDictBase
+from torch import Tensor
 
 from eqr_torchrl.lab.envs.check_env import Finding, finding, indices, lengths_of, numbers, observed, span
 from eqr_torchrl.lab.logs.episodes import action_bounds, episode_ends, episodes_of, follows, returns_to_go
+from eqr_torchrl.lab.logs.reading import Columns, named_entries
 
 _FEW_EPISODES = 10  # below which held-out episodes say little
 _LARGE = 100.0  # reward of a step
@@ -20,6 +22,7 @@ def check_transitions(
     *,
     action_low: float | Sequence[float] | None = None,
     action_high: float | Sequence[float] | None = None,
+    columns: Columns | None = None,
 ) -> list[Finding]:
     """Looks at a log, topic by topic, as :func:`~eqr_torchrl.lab.envs.check_env` looks at an environment.
 
@@ -27,15 +30,17 @@ def check_transitions(
         data: transitions in the order of the log, from :func:`~eqr_torchrl.lab.logs.read_transitions`.
         action_low: smallest possible action, where known.
         action_high: largest possible action.
+        columns: those of :func:`~eqr_torchrl.lab.logs.read_transitions`, to name the entries that are not finite.
 
     Returns:
-        One finding per topic, those without fault included.
+        One finding per topic, those without fault included. Rows are counted from 0, as they were read. If some are not
+        finite, the findings that follow are about the others.
 
     Examples:
         >>> for finding in check_transitions(toy_env(max_steps=20).rollout(400, break_when_any_done=False)):
         ...     print(finding)
         ok      values       400 transitions of 3 observation entries and 1 actions, all finite.
-        ok      order        each next observation is the following row's observation, within 20 episodes.
+        ok      order        each next observation is the following row's observation, within 20 episodes (...).
         ok      termination  0 of 20 episodes terminated.
         ok      episode      20 episodes of 20 steps, return -... on average, from -... to -....
         ok      observation  size 3, seen from -... to ...
@@ -43,11 +48,12 @@ def check_transitions(
         ok      reward       per step from -... to ..., mean -....
         ok      duplicates   no transition is there twice.
     """
-    finite = finding("values", _values, data)
-    if finite.level == "error":  # nothing else can be said of numbers that are none
-        return [finite]
+    values = finding("values", _values, data, columns or {})
+    data = cast(TensorDictBase, data[_finite(data)])
+    if not len(data):
+        return [values]
     return [
-        finite,
+        values,
         finding("order", _order, data),
         finding("termination", _termination, data),
         finding("episode", _episodes, data),
@@ -58,21 +64,30 @@ def check_transitions(
     ]
 
 
-def _values(data: TensorDictBase) -> list[str]:
+def _finite(data: TensorDictBase) -> Tensor:
+    """Which rows hold numbers alone, bool ``[n]``."""
+    entries = [data["observation"], data["action"], data["next", "observation"], data["next", "reward"]]
+    return torch.cat(entries, -1).isfinite().all(-1)
+
+
+def _values(data: TensorDictBase, columns: Columns) -> list[str]:
     entries = {
         "observation": data["observation"],
         "action": data["action"],
         "reward": data["next", "reward"],
-        "next observation": data["next", "observation"],
+        "next_observation": data["next", "observation"],
     }
-    bad = {name: ~value.isfinite().all(-1) for name, value in entries.items()}
     found = [
-        f"{name} in {int(rows.sum())} rows, first {int(rows.int().argmax())}"
-        for name, rows in bad.items()
-        if rows.any()
+        f"{key.replace('_', ' ')} {name} in {int(bad.sum())} rows, first {int(bad.int().argmax())}"
+        for key, value in entries.items()
+        for name, bad in zip(named_entries(columns, key, value.shape[-1]), ~value.isfinite().T, strict=True)
+        if bad.any()
     ]
     if found:
-        raise ValueError(f"not finite: {', '.join(found)}; leave these rows out, and end the episode before them.")
+        raise ValueError(
+            f"not finite: {'; '.join(found)} (rows as read, from 0). Leave these rows out, and end the episode before "
+            "them; what follows is about the others."
+        )
     sizes = f"{data['observation'].shape[-1]} observation entries and {data['action'].shape[-1]} actions"
     return [f"{len(data)} transitions of {sizes}, all finite"]
 
@@ -103,7 +118,10 @@ def _order(data: TensorDictBase) -> list[str]:
         advice = "they count as ends of episodes: mark them as truncated, or give the episode's number"
         return [f"{gaps} gaps, the first after row {first}, where the next row starts elsewhere", advice]
     count = int(episode_ends(data).sum())
-    return [f"each next observation is the following row's observation, within {count} episodes"]
+    found = f"each next observation is the following row's observation, within {count} episodes"
+    if torch.equal(data["next", "observation"][:-1][inside], data["observation"][1:][inside]):
+        found += " (if taken from there, this checks nothing: name a column of time, in which gaps are found)"
+    return [found]
 
 
 def _termination(data: TensorDictBase) -> list[str]:
@@ -117,6 +135,11 @@ def _termination(data: TensorDictBase) -> list[str]:
         )
     if 0 < len(lengths) < 10:
         found.append("few to learn the rule from: pass termination_fn if it is known")
+    reward, steps = data["next", "reward"].flatten(), int(lengths_of(ends).max())
+    rest = steps * reward[~terminated].mean()  # of an episode that goes on
+    if len(lengths) and reward.max() <= 0 and reward[terminated].mean() > rest:
+        pays = "no reward is positive and an end stops them, so that an early end pays"
+        found.append(f"{pays}: give ends a penalty as large as what is lost, {rest:.3g} in {steps} steps")
     return found
 
 
@@ -172,12 +195,18 @@ def _reward(data: TensorDictBase) -> list[str]:
 
 
 def _duplicates(data: TensorDictBase) -> list[str]:
-    entries = [data["observation"], data["action"], data["next", "observation"], data["next", "reward"]]
+    entries = [data["observation"], data["action"], data["next", "reward"], data["next", "observation"]]
     rows = torch.cat(entries, -1)
     twice = len(rows) - len(torch.unique(rows, dim=0))
+    found = ["no transition is there twice" if not twice else f"{twice} of {len(rows)} transitions are there twice"]
     if twice > 0.01 * len(rows):
-        return [
-            f"{twice} of {len(rows)} transitions are there twice",
-            "errors on held-out episodes will look too small",
-        ]
-    return ["no transition is there twice" if not twice else f"{twice} of {len(rows)} transitions are there twice"]
+        found.append("errors on held-out episodes will look too small")
+    logged = rows[:, : -entries[-1].shape[-1]]
+    same = (logged[1:] == logged[:-1]).all(-1)
+    if same.any() and not same.all():
+        first = int(same.int().argmax()) + 1
+        found.append(
+            f"{int(same.sum())} rows equal the row before them in observation, action and reward, the first is row "
+            f"{first}: leave out those that were written twice"
+        )
+    return found

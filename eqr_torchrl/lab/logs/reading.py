@@ -174,6 +174,13 @@ def _flags(name: str, value: np.ndarray) -> np.ndarray:
     return value.astype(bool)
 
 
+def named_entries(columns: Columns, key: str, size: int) -> list[str]:
+    """Names of the entries of a vector, counted from 0, with their columns where these are known."""
+    given = columns.get(key) or []
+    names = [given] if isinstance(given, str) else list(given)
+    return [f"entry {i}" + (f" ({names[i]})" if len(names) == size else "") for i in range(size)]
+
+
 def _entries(names: Sequence[str], read: Callable[[str], Any], columns: Columns) -> dict[str, np.ndarray]:
     """The entries of a log, under the names that ``columns`` gives, else those of D4RL; several are one vector."""
     given = {key: [value] if isinstance(value, str) else list(value) for key, value in columns.items() if value}

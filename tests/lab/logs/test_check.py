@@ -77,6 +77,20 @@ def twice(data):
     data[300:].copy_(data[:300])
 
 
+def written_twice(data):
+    """Row 50 is there again, as row 51, and its next observation was taken from there."""
+    data["observation"][51], data["action"][51] = data["observation"][50], data["action"][50]
+    data["next", "reward"][51] = data["next", "reward"][50]
+    data["next", "observation"][50] = data["observation"][51]
+
+
+def paying_ends(data):
+    data["next", "reward"].fill_(-2.0)
+    data["next", "reward"][0] = -2.001  # not all the same
+    for row in (9, 44, 75):
+        data["next", "terminated"][row] = data["next", "done"][row] = True
+
+
 def one_episode(data):
     data["next", "done"].zero_()
     data["observation"][1:] = data["next", "observation"][:-1]
@@ -85,7 +99,7 @@ def one_episode(data):
 @pytest.mark.parametrize(
     ("spoil", "topic", "level", "message"),
     [
-        (nan, "values", "error", "not finite: observation in 1 rows, first 7; leave"),
+        (nan, "values", "error", "not finite: observation entry 1 in 1 rows, first 7 (rows as read, from 0). Leave"),
         (shuffled, "order", "error", "rows are shuffled"),
         (
             gaps,
@@ -108,6 +122,18 @@ def one_episode(data):
         (large_rewards, "reward", "warning", "large: multiply it by"),
         (no_reward, "reward", "error", "the same in every row, so that there is nothing to improve"),
         (twice, "duplicates", "warning", "300 of 600 transitions are there twice"),
+        (
+            written_twice,
+            "duplicates",
+            "warning",
+            "1 rows equal the row before them in observation, action and reward, the first is row 51: leave out",
+        ),
+        (
+            paying_ends,
+            "termination",
+            "warning",
+            "give ends a penalty as large as what is lost, -60 in 30 steps",  # 30 steps of -2
+        ),
         (one_episode, "episode", "error", "nothing can be held out"),
     ],
 )
@@ -155,3 +181,36 @@ def test_bounds_of_a_log_are_those_given_or_seen(log):
             specs_of(log, action_low=bad)
         [action] = [finding for finding in check_transitions(log, action_low=bad) if finding.topic == "action"]
         assert action.level == "error" and "action_low must be a number" in action.message
+
+
+def test_ends_that_cost_what_is_lost_do_not_pay(log):
+    paying_ends(log)
+    log["next", "reward"][log["next", "terminated"]] = -61.0  # 30 steps of -2 are lost
+    assert "penalty" not in by_topic(log)["termination"].message
+    log["next", "reward"][0] = 1.0  # going on may earn something
+    log["next", "reward"][log["next", "terminated"]] = -2.0
+    assert "penalty" not in by_topic(log)["termination"].message
+
+
+def test_entries_that_are_not_finite_are_named_and_hide_nothing(log):
+    nan(log)
+    log["next", "reward"][9] = float("inf")
+    log["action"][20] = 3.0
+    columns = {"observation": ["x", "price", "y"], "reward": "cost"}
+    found = by_topic(log, columns=columns, action_low=-1.0, action_high=1.0)
+    assert "observation entry 1 (price) in 1 rows, first 7; reward entry 0 (cost) in 1 rows, first 9" in (
+        found["values"].message
+    )
+    assert "1 of 598 actions lie outside" in found["action"].message
+    log["observation"][:, 2] = float("nan")
+    assert list(by_topic(log)) == ["values"]
+
+
+def test_an_order_that_may_have_been_made_is_said_to_be_unchecked(log):
+    log["next", "observation"][:-1] = torch.where(
+        log["next", "done"][:-1], log["next", "observation"][:-1], log["observation"][1:]
+    )
+    finding = by_topic(log)["order"]
+    assert finding.level == "ok" and "if taken from there, this checks nothing" in finding.message
+    log["next", "observation"] *= 1 + 1e-6  # as a table that rounds
+    assert "checks nothing" not in by_topic(log)["order"].message
