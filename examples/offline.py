@@ -18,7 +18,7 @@ from eqr_torchrl.imagination import ModelBasedEnv
 from eqr_torchrl.lab import logs
 from eqr_torchrl.lab.comparison import plot_learning_curve
 from eqr_torchrl.lab.evaluation import evaluate, seed_everything
-from eqr_torchrl.lab.judging import Judge, functions_of, offline_report
+from eqr_torchrl.lab.judging import Judge, functions_of, kept_report
 from eqr_torchrl.lab.runs import LoopSettings, Run
 from eqr_torchrl.lab.runs.cli import run_hydra
 from eqr_torchrl.objectives import make_update
@@ -28,7 +28,7 @@ def main(cfg: DictConfig) -> float | None:
     """Trains one policy; returns the lower end of its judged return, ``None`` if the run was finished before."""
     seed_everything(cfg.seed)
     data = logs.read_transitions(cfg.data.path, columns=cfg.data.columns)
-    print(*logs.check_transitions(data, **cfg.bounds), sep="\n")
+    print(*logs.check_transitions(data, columns=cfg.data.columns, **cfg.bounds), sep="\n")
     env = logs.specs_of(data, **cfg.bounds, name=Path(cfg.data.path).stem)
     train, held_out = logs.split_episodes(data, cfg.held_out)
     rules = functions_of(cfg, data)
@@ -73,11 +73,12 @@ def main(cfg: DictConfig) -> float | None:
             if step % cfg.eval_every == 0 or step == cfg.env_steps:
                 found = judge(actor)  # the run keeps the policy of the best lower end
                 run.log("judged", found._asdict())
+                print(f"step {step}: return {found}{', kept' * (found.low > run.best_return)}", flush=True)
                 if simulator is not None:  # a number to report: nothing is chosen by it
                     rows = evaluate(simulator, actor, num_episodes=cfg.eval_episodes, seed=cfg.seed)
                     run.log("simulator", {"return": sum(row["episode_return"] for row in rows) / len(rows)})
     if judge is not None:
-        print(*offline_report(judge, actor, train), sep="\n")
+        print(*kept_report(run.folder, judge, actor, train), sep="\n")
         plot_learning_curve(run.folder)
     return run.last_return
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
+from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from eqr_torchrl.imagination import ModelBasedEnv, never_terminates
 from eqr_torchrl.lab.diagnostics import (
@@ -23,13 +24,16 @@ from eqr_torchrl.lab.diagnostics import (
 from eqr_torchrl.lab.envs import rules_for
 from eqr_torchrl.lab.evaluation import EpisodeRow
 from eqr_torchrl.lab.logs import disagreement, episodes_of, read_transitions, returns_to_go, split_episodes
-from eqr_torchrl.lab.runs import SpaceOnly, latest_checkpoint, load_agent, load_checkpoint
-from eqr_torchrl.lab.runs.checkpoint import restore_module
+from eqr_torchrl.lab.logs.reading import named_entries
+from eqr_torchrl.lab.runs import SpaceOnly, latest_checkpoint, load_agent, load_checkpoint, read_csv
+from eqr_torchrl.lab.runs.checkpoint import CHECKPOINT_FOLDER, read_file, restore_module
+from eqr_torchrl.lab.runs.folder import BEST_POLICY_FILE, EVALUATIONS_FILE
 
-__all__ = ["Judge", "Judgement", "advice", "diagnose_offline", "functions_of", "offline_report"]
+__all__ = ["Judge", "Judgement", "advice", "diagnose_offline", "functions_of", "kept_report", "offline_report"]
 
 _FEATURES = 256  # of the value of the logging policy
 _ROLLOUTS = 8  # in each member from each state
+_MARGIN = 0.05  # of the range of an entry in the log, by which predictions may leave it
 
 
 class Judgement(NamedTuple):
@@ -73,8 +77,11 @@ class Judge:
         limit: steps of the longest episode, the time limit that is assumed.
         width: :math:`q`, in standard deviations.
         unforeseen: of the return of an episode, in squared units of reward.
-        logged: mean return of the held-out and training episodes, with the interval of its standard error.
+        logged: mean return of the logging policy, with the interval of its standard error: over the ``whole`` episodes.
+        whole: how many held-out and training episodes terminated or have nine tenths of ``limit`` steps: a return over
+            fewer steps compares with nothing. 0 if they are fewer than three: then ``logged`` is over all episodes.
         trusted: steps until the members' error reaches the spread of the states.
+        compared: steps over which that error is measured.
 
     Examples:
         >>> from eqr_torchrl import FixedStepsFit, GaussianEnsemble, never_terminates
@@ -100,13 +107,17 @@ class Judge:
     ) -> None:
         if not 0 < confidence < 1:
             raise ValueError(f"confidence must be between 0 and 1, got {confidence}.")
-        self.model_env, self.seed, self.num_episodes = model_env, seed, num_episodes
+        self.model_env, self.seed, self.num_episodes, self.confidence = model_env, seed, num_episodes, confidence
         episodes, self.held_out = [*episodes_of(train), *episodes_of(held_out)], episodes_of(held_out)
         self.limit = max(map(len, episodes))
         first = torch.stack([returns_to_go(episode)[0] for episode in episodes])
         self.scale = float(first.std(correction=0)) or 1.0
+        long = [len(part) >= 0.9 * self.limit or bool(part["next", "terminated"][-1]) for part in episodes]
+        self.whole = sum(long) if sum(long) > 2 else 0
+        first = first[torch.tensor(long)] if self.whole else first
         error = 1.645 * float(first.std(correction=1)) / math.sqrt(len(first)) if len(first) > 1 else math.inf
         self.logged = Judgement(float(first.mean()), float(first.mean()) - error, float(first.mean()) + error)
+        self.compared = sorted(map(len, self.held_out))[-5:][0]  # the largest that five episodes have
         self.trusted = self._trusted()
         self.horizon = max(min(self.trusted, self.limit), 1)
         self._fit_value(train)
@@ -164,7 +175,7 @@ class Judge:
 
     def _trusted(self) -> int:
         """Steps that the members predict better than the mean of all states, on held-out episodes."""
-        length = sorted(map(len, self.held_out))[-5:][0]  # the largest that five episodes have
+        length = self.compared
         windows = [trajectory_windows(episode, length) for episode in self.held_out if len(episode) >= length]
         joined: Any = torch.cat(windows)  # pyright: ignore[reportArgumentType, reportCallIssue]
         return trusted_horizon(rollout_drift(self.model_env, joined, num_particles=5, seed=self.seed))
@@ -212,41 +223,97 @@ class _Replay(nn.Module):
 
 
 @torch.no_grad()
-def offline_report(judge: Judge, policy: Any, train: TensorDictBase) -> list[str]:
+def offline_report(
+    judge: Judge,
+    policy: Any,
+    train: TensorDictBase,
+    *,
+    names: str | Sequence[str] = (),
+    called: str = "",
+    num_judgements: int = 1,
+) -> list[str]:
     """One page about a policy that was learned from a log, a line a topic, advice last.
 
     Args:
         judge: what the policy is judged by.
         policy: reads ``observation``, writes ``action``.
         train: transitions of the training episodes, whose ranges the policy may leave.
+        names: of the entries of the observation, where known.
+        called: which policy it is.
+        num_judgements: how many it is the best of.
     """
     held_out: Any = torch.cat(judge.held_out)  # pyright: ignore[reportArgumentType, reportCallIssue]
     model_env, found = judge.model_env, judge(policy)
+    entries = named_entries({"observation": names}, "observation", held_out["observation"].shape[-1])
     explained = held_out_errors(model_env.world_model, held_out).explained.nanmean(0).tolist()
     reward = explained.pop() if model_env.world_model.predicts_reward else math.nan
+    known = [share for share in explained if not math.isnan(share)] or explained  # of entries that change
+    median, least = statistics.median(known), min(known)
     typical = disagreement(model_env.world_model, held_out["observation"], held_out["action"]).quantile(0.99)
 
     state = held_out["observation"].to(model_env.device)
-    action = policy(held_out.select("observation").to(model_env.device))["action"]
+    with set_exploration_type(ExplorationType.DETERMINISTIC):  # as it is judged
+        action = policy(held_out.select("observation").to(model_env.device))["action"]
     far = disagreement(model_env.world_model, state, action).gt(typical).float().mean()
-    logged = train["observation"]
-    low, high = logged.amin(0), logged.amax(0)
+    low, high = train["observation"].amin(0), train["observation"].amax(0)
+    margin = _MARGIN * (high - low)
     rows = (value.expand(model_env.world_model.num_members, *value.shape) for value in (state, action))
     reached = model_env.world_model(*rows)[0][..., : state.shape[-1]].cpu()
-    outside = ((reached < low) | (reached > high)).float().mean((0, 1))
-    beyond = [f"entry {i} in {share:.0%}" for i, share in enumerate(outside.tolist()) if share > 0.02]
+    outside = ((reached < low - margin) | (reached > high + margin)).float().mean((0, 1))
+    beyond = [f"{entries[i]} in {share:.0%}" for i, share in enumerate(outside.tolist()) if share > 0.02]
+    until = (
+        "reach the spread of the states after"
+        if judge.trusted < judge.compared
+        else ("do not reach the spread of the states within")
+    )
+    chosen = f"; the best of {num_judgements} judgements, so a little high" if num_judgements > 1 else ""
+    of = f"{judge.whole} episodes that terminated or have about {judge.limit} steps"
+    of = of if judge.whole else "all episodes, since fewer than three are whole: short ones compare with nothing"
     return [
         f"held-out episodes  {len(judge.held_out)} of up to {judge.limit} steps; one step ahead the models explain "
-        f"{statistics.median(explained):.0%} of the change of a typical entry, {min(explained):.0%} of the worst"
-        + ("" if math.isnan(reward) else f", {reward:.0%} of the reward"),
-        f"how far            errors reach the spread of the states after {judge.trusted} steps; {judge.horizon} are "
-        "imagined",
+        f"{median:.0%} of the change of a typical entry, {least:.0%} of the worst, "
+        f"{entries[explained.index(least)]}" + ("" if math.isnan(reward) else f", and {reward:.0%} of the reward"),
+        f"how far            errors {until} {judge.trusted} steps; {judge.horizon} are imagined",
         f"leaves the data    at {far:.0%} of held-out states its action is less certain than 99 % of those logged; "
-        f"next states outside the logged range: {', '.join(beyond) or 'none'}",
-        f"logging policy     return {judge.logged} of an episode",
-        f"this policy        return {found} of an episode, from {judge.num_scores} held-out predictions",
-        f"advice             {advice(judge, found, explained=statistics.median(explained), reward=reward)}",
+        f"next states more than {_MARGIN:.0%} outside the logged range: {', '.join(beyond) or 'none'}",
+        *_early_ends(judge, policy),
+        f"logging policy     return {judge.logged} of an episode, mean of {of}",
+        f"this policy        {called}return {found} of an episode: {judge.confidence:.0%} interval of the mean of "
+        f"{judge.num_episodes} episodes, from {judge.num_scores} held-out predictions{chosen}",
+        f"advice             {advice(judge, found, explained=median, reward=reward)}",
     ]
+
+
+def _early_ends(judge: Judge, policy: Any) -> list[str]:
+    """How many imagined episodes terminate, and how many of those held out, if any may."""
+    if judge.model_env.termination_fn is never_terminates:
+        return []
+    starts = torch.stack([episode["observation"][0] for episode in judge.held_out])
+    imagined = member_returns(
+        judge.model_env, policy, starts, horizon=judge.horizon, gamma=1.0, num_rollouts=_ROLLOUTS, deterministic=True,
+        seed=judge.seed,
+    ).tail_weight == 0  # fmt: skip
+    ended = [bool(part["next", "terminated"][: judge.horizon].any()) for part in judge.held_out]
+    shares = f"{imagined.float().mean():.0%} of imagined episodes terminate within {judge.horizon} steps"
+    return [f"early ends         {shares}; {sum(ended) / len(ended):.0%} of those held out"]
+
+
+def kept_report(folder: str | Path, judge: Judge, policy: Any, train: TensorDictBase) -> list[str]:
+    """The page of :func:`offline_report` about the policy that a run kept.
+
+    Args:
+        folder: of a run of ``examples/offline.py`` that has judged a policy.
+        judge: what the policies were judged by.
+        policy: takes the parameters of the one that was kept.
+        train: transitions of the training episodes.
+    """
+    kept = read_file(Path(folder) / CHECKPOINT_FOLDER / BEST_POLICY_FILE)
+    policy.load_state_dict(kept["actor"])
+    return offline_report(
+        judge, policy, train, names=(kept["settings"]["data"]["columns"] or {}).get("observation") or (),
+        called=f"(step {kept['env_steps']}, {CHECKPOINT_FOLDER}/{BEST_POLICY_FILE}) ",
+        num_judgements=len(read_csv(Path(folder) / EVALUATIONS_FILE)),
+    )  # fmt: skip
 
 
 def functions_of(settings: Mapping[str, Any], data: TensorDictBase) -> dict[str, Any]:
@@ -281,7 +348,7 @@ def diagnose_offline(source: str | Path) -> list[str]:
     judges = instantiate(settings["world_model"], space)
     restore_module("judges", judges, parts["judges"])
     model_env = ModelBasedEnv(judges, space, **functions_of(settings, data))
-    return offline_report(Judge(model_env, train, held_out), agent.actor, train)
+    return kept_report(agent.folder, Judge(model_env, train, held_out), agent.actor, train)
 
 
 def advice(judge: Judge, found: Judgement, *, explained: float = 1.0, reward: float = math.nan) -> str:

@@ -120,6 +120,8 @@ def test_the_report_is_one_page_with_one_advice(walk):
     judge, train = walk
     lines = offline_report(judge, Constant(0.3), train)
     assert len(lines) == 6 and all("\n" not in line for line in lines)
+    assert f"errors do not reach the spread of the states within {LIMIT} steps; {LIMIT} are imagined" in lines[1]
+    assert "of an episode: 90% interval of the mean of 10 episodes" in lines[4] and "the best of" not in lines[4]
     assert lines[-1].startswith("advice             Better than the logging policy even at the lower end")
     assert offline_report(judge, Constant(-0.3), train)[-1].startswith("advice             Worse than")
 
@@ -140,3 +142,70 @@ def test_advice_compares_the_interval_with_the_logging_policy(found, begin):
     assert advice(Made(), found, reward=-0.76).startswith("Do not use it: the models explain -76% of the reward")
     Made.trusted = 2
     assert advice(Made(), found).startswith("Do not use it: the models predict 2 steps only")
+
+
+class Bound(WorldModel):
+    """Two entries that stay as they are; the second is predicted ``beyond`` too high, as noise at a bound is."""
+
+    def __init__(self, beyond):
+        super().__init__(2, num_members=2)
+        self.offset = nn.Parameter(torch.tensor([0.0, beyond, 0.0]), requires_grad=False)
+
+    def forward(self, observation, action):
+        loc = torch.cat([observation, action], -1) + self.offset
+        return loc, torch.full_like(loc, 0.1)
+
+
+@pytest.mark.parametrize(("beyond", "message"), [(0.04, "none"), (0.06, "entry 1 (price) in 100%")])
+def test_next_states_are_outside_beyond_a_twentieth_of_the_range(beyond, message):
+    """The price is 1 in the held-out rows, its upper bound, in a range from 0 to 1: a prediction is 1 + beyond."""
+    data = walk_log(20)
+    price = torch.ones(len(data), 1)
+    price[:LIMIT] = 0.0
+    data["observation"] = torch.cat([data["observation"], price], -1)
+    data["next", "observation"] = torch.cat([data["next", "observation"], price], -1)
+    train, held_out = data[: 15 * LIMIT], data[15 * LIMIT :]
+    judge = Judge(ModelBasedEnv(Bound(beyond), specs_of(data), termination_fn=never_terminates), train, held_out)
+    lines = offline_report(judge, Constant(0.0), train, names=["level", "price"])
+    assert lines[2].endswith(f"next states more than 5% outside the logged range: {message}")
+
+
+def test_the_page_names_the_worst_entry_and_what_the_policy_is_the_best_of(walk):
+    judge, train = walk
+    lines = offline_report(judge, Constant(0.3), train, names="x", called="(step 7, file) ", num_judgements=4)
+    assert "of the worst, entry 0 (x), and" in lines[0]
+    assert lines[4].startswith("this policy        (step 7, file) return ")
+    assert lines[4].endswith("held-out predictions; the best of 4 judgements, so a little high")
+
+
+def test_the_logging_policy_is_measured_over_whole_episodes():
+    """Ten whole episodes of twelve rewards of 1; thirty that a gap cut after four. With two whole ones, all count."""
+    data = walk_log(40)
+    data["next", "reward"].fill_(1.0)
+    long, short = data[: 10 * LIMIT], data[10 * LIMIT :].reshape(30, LIMIT)[:, :4].clone()
+    short["next", "truncated"][:, -1] = short["next", "done"][:, -1] = True
+
+    def judge_of(train):
+        env = ModelBasedEnv(Walk(), specs_of(data), termination_fn=never_terminates)
+        held_out = short.reshape(-1)[:20]
+        return Judge(env, train, held_out)
+
+    judge = judge_of(torch.cat([long, short.reshape(-1)[20:]]))
+    assert judge.whole == 10 and judge.logged.value == 12.0
+    few = judge_of(torch.cat([long[: 2 * LIMIT], short.reshape(-1)[20:]]))
+    assert few.whole == 0 and few.logged.value == pytest.approx((2 * 12 + 30 * 4) / 32)
+    lines = offline_report(few, Constant(0.0), long)
+    assert "mean of all episodes, since fewer than three are whole" in lines[3]
+
+
+def test_the_page_says_how_many_imagined_episodes_end(walk):
+    """One that goes up by 0.3 a step passes 2, the end, within twelve steps from most starts."""
+    judge, train = walk
+    env = ModelBasedEnv(Walk(noise=0.0), specs_of(train), termination_fn=lambda following, action: following > 2.0)
+    ending = Judge(env, train, torch.cat(judge.held_out))
+    starts = torch.stack([episode["observation"][0] for episode in ending.held_out]).flatten()
+    lines = offline_report(ending, Constant(0.3), train)
+    # members drift by -0.02, 0 and 0.02 a step: after twelve steps the state is x + 12 (0.3 + b)
+    share = torch.stack([starts + LIMIT * (0.3 + drift) > 2.0 for drift in (-0.02, 0.0, 0.02)]).float().mean()
+    assert lines[3].startswith(f"early ends         {share:.0%} of imagined episodes terminate within {LIMIT} steps")
+    assert lines[3].endswith("; 0% of those held out")

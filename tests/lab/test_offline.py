@@ -12,8 +12,9 @@ import hydra
 import numpy as np
 import pytest
 import torch
+from tensordict import TensorDict
 
-from eqr_torchrl.lab.judging import diagnose_offline
+from eqr_torchrl.lab.judging import Judge, Judgement, diagnose_offline
 from eqr_torchrl.lab.runs import latest_checkpoint, load_agent, load_checkpoint, read_csv, save_checkpoint
 from eqr_torchrl.testing import toy_env
 
@@ -81,11 +82,16 @@ def test_a_log_becomes_a_policy_and_a_page_about_it(learned):
     assert {row["env"] for row in evaluations} == {"plant"}
     lows = [float(row["episode_return"]) for row in evaluations]
     assert lows[-1] == pytest.approx(low, rel=1e-5)
+    kept = [i for i, found in enumerate(lows) if found > max([-float("inf"), *lows[:i]])]
+    lines = [line for line in printed.splitlines() if line.startswith("step ")]  # one for each judgement
+    assert [line.split(":")[0] for line in lines] == ["step 3", "step 6"]
+    assert [i for i, line in enumerate(lines) if line.endswith("), kept")] == kept
     best = load_agent(folder, which="best")  # the policy of the best lower end, without any simulator
     assert best.evaluation["mean_return"] == pytest.approx(max(lows), rel=1e-5)
     assert load_agent(folder).world_model.num_members == 5
     page = diagnose_offline(folder)  # of the policy that was kept, from the folder alone
-    assert len(page) == 6 and all(line in printed for line in page[:1] + page[3:4])
+    assert len(page) == 6 and printed.splitlines()[-6:] == page  # at the end of the run too
+    assert page[4].startswith(f"this policy        (step {best.env_steps}, checkpoints/policy_best.pt) return ")
     with pytest.raises(ValueError, match=r"a run folder of examples/offline.py"):
         diagnose_offline(folder.parent)
 
@@ -123,3 +129,23 @@ def test_a_checkpoint_from_before_an_entry_existed_is_one_line(learned, tmp_path
     )
     with pytest.raises(ValueError, match=words):
         load_agent(tmp_path) if part == "world_model" else diagnose_offline(tmp_path)
+
+
+def test_the_page_at_the_end_is_about_the_policy_that_was_kept(start, monkeypatch):
+    """The first of three judgements is the best one: the policy that is printed is that of step 2, not of step 6."""
+    lows = iter([3.0, 1.0, 2.0])
+    judge_of = Judge.__call__
+    judged = []
+
+    def judge(self, policy):
+        judged.append(policy(TensorDict({"observation": torch.zeros(1, 3)}, [1]))["loc"].clone())
+        low = next(lows, None)
+        return judge_of(self, policy) if low is None else Judgement(low + 1, low, low + 2)
+
+    monkeypatch.setattr(Judge, "__call__", judge)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        folder, low = start("best", "eval_every=2", "log_every=2", "values_first=0")
+    assert low == 2.0 and load_agent(folder, which="best").env_steps == 2
+    assert "this policy        (step 2, checkpoints/policy_best.pt) return " in printed.getvalue()
+    assert "; the best of 3 judgements" in printed.getvalue()
+    assert not torch.equal(judged[0], judged[2]) and torch.equal(judged[3], judged[0])  # the one of the page

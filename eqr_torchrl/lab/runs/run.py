@@ -405,6 +405,11 @@ class Run:
             print(f"{self.folder}: return {_short(self.last_return)} after {self.step} env steps, {seconds:.0f} s")
 
     @property
+    def best_return(self) -> float:
+        """Mean return of the evaluation whose policy is kept, ``-inf`` before the first."""
+        return -math.inf if self._best is None else self._best["evaluation"]["mean_return"]
+
+    @property
     def _name(self) -> str:
         return getattr(self._env, "env_name", type(self._env).__name__)
 
@@ -458,8 +463,7 @@ class Run:
         self._logger.log_evaluation(rows, self.step, **labels, warmup_steps=self.settings.warmup_steps)
         self.last_return = float(sum(row["episode_return"] for row in rows) / len(rows))
         self._evaluation = {"mean_return": self.last_return, "num_episodes": len(rows), "env_steps": self.step}
-        before = -math.inf if self._best is None else self._best["evaluation"]["mean_return"]
-        if self.last_return > before:
+        if self.last_return > self.best_return:
             self._best = self._policy_content()
             save_policy(self.folder / CHECKPOINT_FOLDER / BEST_POLICY_FILE, self._best)
 
