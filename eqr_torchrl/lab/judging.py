@@ -276,7 +276,7 @@ def offline_report(
         f"how far            errors {until} {judge.trusted} steps; {judge.horizon} are imagined",
         f"leaves the data    at {far:.0%} of held-out states its action is less certain than 99 % of those logged; "
         f"next states more than {_MARGIN:.0%} outside the logged range: {', '.join(beyond) or 'none'}",
-        *_early_ends(judge, policy),
+        *_early_ends(judge, policy, train),
         f"logging policy     return {judge.logged} of an episode, mean of {of}",
         f"this policy        {called}return {found} of an episode: {judge.confidence:.0%} interval of the mean of "
         f"{judge.num_episodes} episodes, from {judge.num_scores} held-out predictions{chosen}",
@@ -284,8 +284,8 @@ def offline_report(
     ]
 
 
-def _early_ends(judge: Judge, policy: Any) -> list[str]:
-    """How many imagined episodes terminate, and how many of those held out, if any may."""
+def _early_ends(judge: Judge, policy: Any, train: TensorDictBase) -> list[str]:
+    """How many imagined episodes terminate, and how many of those logged, if any may."""
     if judge.model_env.termination_fn is never_terminates:
         return []
     starts = torch.stack([episode["observation"][0] for episode in judge.held_out])
@@ -293,9 +293,9 @@ def _early_ends(judge: Judge, policy: Any) -> list[str]:
         judge.model_env, policy, starts, horizon=judge.horizon, gamma=1.0, num_rollouts=_ROLLOUTS, deterministic=True,
         seed=judge.seed,
     ).tail_weight == 0  # fmt: skip
-    ended = [bool(part["next", "terminated"][: judge.horizon].any()) for part in judge.held_out]
+    ended = [bool(part["next", "terminated"][: judge.horizon].any()) for part in episodes_of(train) + judge.held_out]
     shares = f"{imagined.float().mean():.0%} of imagined episodes terminate within {judge.horizon} steps"
-    return [f"early ends         {shares}; {sum(ended) / len(ended):.0%} of those held out"]
+    return [f"early ends         {shares}; {sum(ended) / len(ended):.0%} of those logged"]
 
 
 def kept_report(folder: str | Path, judge: Judge, policy: Any, train: TensorDictBase) -> list[str]:

@@ -208,4 +208,4 @@ def test_the_page_says_how_many_imagined_episodes_end(walk):
     # members drift by -0.02, 0 and 0.02 a step: after twelve steps the state is x + 12 (0.3 + b)
     share = torch.stack([starts + LIMIT * (0.3 + drift) > 2.0 for drift in (-0.02, 0.0, 0.02)]).float().mean()
     assert lines[3].startswith(f"early ends         {share:.0%} of imagined episodes terminate within {LIMIT} steps")
-    assert lines[3].endswith("; 0% of those held out")
+    assert lines[3].endswith("; 0% of those logged")

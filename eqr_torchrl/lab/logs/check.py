@@ -33,7 +33,8 @@ def check_transitions(
         columns: those of :func:`~eqr_torchrl.lab.logs.read_transitions`, to name the entries that are not finite.
 
     Returns:
-        One finding per topic, those without fault included. Rows are counted from 0, as they were read. If some are not
+        One finding per topic, those without fault included. Rows are counted from 0, as they were read: ends that
+        were left out are not among them. If some are not
         finite, the findings that follow are about the others.
 
     Examples:
@@ -80,13 +81,15 @@ def _values(data: TensorDictBase, columns: Columns) -> list[str]:
     found = [
         f"{key.replace('_', ' ')} {name} in {int(bad.sum())} rows, first {int(bad.int().argmax())}"
         for key, value in entries.items()
-        for name, bad in zip(named_entries(columns, key, value.shape[-1]), ~value.isfinite().T, strict=True)
+        for name, bad in zip(
+            named_entries(columns, key.removeprefix("next_"), value.shape[-1]), ~value.isfinite().T, strict=True
+        )
         if bad.any()
     ]
     if found:
         raise ValueError(
-            f"not finite: {'; '.join(found)} (rows as read, from 0). Leave these rows out, and end the episode before "
-            "them; what follows is about the others."
+            f"not finite: {'; '.join(found)} (rows as read, from 0, without ends that were left out). Leave these rows "
+            "out, and end the episode before them; what follows is about the others."
         )
     sizes = f"{data['observation'].shape[-1]} observation entries and {data['action'].shape[-1]} actions"
     return [f"{len(data)} transitions of {sizes}, all finite"]

@@ -99,7 +99,7 @@ def one_episode(data):
 @pytest.mark.parametrize(
     ("spoil", "topic", "level", "message"),
     [
-        (nan, "values", "error", "not finite: observation entry 1 in 1 rows, first 7 (rows as read, from 0). Leave"),
+        (nan, "values", "error", "not finite: observation entry 1 in 1 rows, first 7 (rows as read, from 0"),
         (shuffled, "order", "error", "rows are shuffled"),
         (
             gaps,
@@ -201,6 +201,8 @@ def test_entries_that_are_not_finite_are_named_and_hide_nothing(log):
     assert "observation entry 1 (price) in 1 rows, first 7; reward entry 0 (cost) in 1 rows, first 9" in (
         found["values"].message
     )
+    log["next", "observation"][3, 1] = float("nan")
+    assert "next observation entry 1 (price) in 1 rows, first 3" in by_topic(log, columns=columns)["values"].message
     assert "1 of 598 actions lie outside" in found["action"].message
     log["observation"][:, 2] = float("nan")
     assert list(by_topic(log)) == ["values"]
