@@ -106,6 +106,11 @@ def main() -> None:
         f"Episodes run for up to {steps} steps here, of which the first half is judged: a value looks beyond the time "
         f"limit of training ({limit})."
     )
+    calibrating = f", then {args.calibrate} episodes of up to {steps // 2} for intervals" if args.calibrate else ""
+    say(
+        f"This runs {args.states * args.episodes} real episodes, and from {args.states} start states {args.rollouts} "
+        f"imagined ones of {steps // 2} steps in each of {model_env.world_model.num_members} members{calibrating}."
+    )
 
     # Real episodes: several from each start state
     groups = [
@@ -117,6 +122,8 @@ def main() -> None:
     ]  # fmt: skip
     episodes = [episode for group in groups for episode in group.transitions]
     transitions = joined(episodes)
+    weights = cfg.gamma ** torch.arange(steps)
+    plain = [float(weights[: len(episode)] @ episode["next", "reward"].squeeze(-1)) for episode in episodes]
     returns = [r for group in groups for r in completed(group, critic, actor, args.seed)]
     tails = [weight for group in groups for weight in group.tail_weight]
     starts = torch.stack([group.transitions[0]["observation"][0] for group in groups])
@@ -143,6 +150,13 @@ def main() -> None:
         "the mean, negative worse: usual for an entry that hardly changes, where little but noise is left to explain. "
         "Standardised error: in predicted standard deviations, 1 if the predicted noise is right."
     )
+    if model_env.world_model.predicts_reward:
+        low, high = (end.item() for end in errors.mse[:, -1].sqrt().aminmax())
+        spread_of_rewards = transitions["next", "reward"].std(correction=0).item()
+        say(
+            f"Reward: root mean square error {low:.3g} to {high:.3g} between members, where rewards have a standard "
+            f"deviation of {spread_of_rewards:.3g}, in units of reward."
+        )
     typical = int(statistics.median(len(episode) for episode in episodes))
     length = args.horizon or min(steps // 2, typical)
     windows = [trajectory_windows(episode, length) for episode in episodes if len(episode) >= length]
@@ -176,12 +190,16 @@ def main() -> None:
             label,
             mean_and_std(q),
             mean_and_std(m),
-            f"{r.mean():.2f} ± {r.std() / math.sqrt(len(r)):.2f}" if len(r) > 1 else f"{r.item():.2f}",
+            mean_and_error(r),
+            mean_and_error(p),
         ]
-        for label, q, m, r in zip(labels, quantiles, imagined, from_start, strict=True)
+        for label, q, m, r, p in zip(
+            labels, quantiles, imagined, from_start, torch.tensor(plain).view_as(from_start), strict=True
+        )
     ]
-    header = ["value, mean (std)", "posterior", "ensemble members", "real returns, mean ± SEM"]
-    show(f"Soft values at start states, posterior of {quantiles.shape[-1]} atoms", header, rows)
+    header = ["mean (std)", "posterior", "ensemble members", "real returns, mean ± SEM", "of these, rewards alone"]
+    title = f"Values at start states with the entropy bonus, posterior of {quantiles.shape[-1]} atoms"
+    show(title, header, rows)
 
     # 3. Calibration on visited state-action pairs whose returns are complete
     covered, complete = math.nan, torch.cat(tails) < TAIL
@@ -196,9 +214,35 @@ def main() -> None:
         plot_calibration(coverage, nominal, ranks, out / f"calibration.{args.format}")
         rows = [[f"{p:.0%}", f"{c:.1%}"] for p, c in zip(nominal[1:].tolist(), coverage[1:], strict=True)]
         show(f"Returns inside central intervals, {len(truth)} visited states", ["nominal", "covered"], rows)
-        say(f"Kolmogorov-Smirnov distance from calibration: {calibration_error(posterior, truth):.3f}")
+        say(
+            f"Kolmogorov-Smirnov distance of these returns: {calibration_error(posterior, truth):.3f}, from 0 (the "
+            "atoms are distributed as the returns are) to 1. It judges returns; the verdict judges the models."
+        )
 
-    # 4. Intervals for the return of a new episode, from half of the episodes and checked on the others
+    # 4. The critic's spread against that of the members, at visited states
+    if not cfg.loss._target_.endswith(".SACLoss"):  # whose critics are no posterior
+        visited = torch.linspace(0, len(transitions) - 1, min(args.visited, len(transitions))).long()
+        spread = value_spread(
+            model_env, actor, critic, transitions["observation"][visited], horizon=trusted, gamma=cfg.gamma,
+            alpha=alpha, memberwise="Memberwise" in cfg.loss._target_, num_rollouts=args.rollouts, seed=args.seed,
+        )  # fmt: skip
+        verdict = spread_verdict(spread, coverage=None if math.isnan(covered) else covered)
+        found = {
+            "memberwise": "yes" if spread.memberwise else "no",
+            "horizon": str(trusted),
+            "left_out": f"{spread.left_out:.3f}",
+            "critic_std": f"{spread.critic_std:.3g}",
+            "member_std": f"{spread.member_std:.3g}",
+            "ratio": f"{spread.ratio:.3g}",
+            "error": f"{spread.error:.3g}",
+            "coverage_50": f"{covered:.3f}",
+        }
+        show(f"Spread of values at {len(visited)} visited states", list(found), [list(found.values())])
+        say(verdict)
+        with open(out / "spread.csv", "w", newline="", encoding="utf-8") as file:
+            csv.writer(file, lineterminator="\n").writerows([[*found, "verdict"], [*found.values(), verdict]])
+
+    # 5. Intervals for the return of a new episode, from half of the episodes and checked on the others
     if args.calibrate:
         fresh = sample_episodes(
             env, actor, num_episodes=args.calibrate, max_steps=steps // 2, gamma=cfg.gamma, alpha=alpha,
@@ -223,29 +267,6 @@ def main() -> None:
             f"The second is calibrated on {half} episodes (split conformal); a right interval holds 90 % of {count} "
             f"others, give or take {math.sqrt(0.09 / count):.0%}."
         )
-
-    # 5. The critic's spread against that of the members, at visited states
-    if not cfg.loss._target_.endswith(".SACLoss"):  # whose critics are no posterior
-        visited = torch.linspace(0, len(transitions) - 1, min(args.visited, len(transitions))).long()
-        spread = value_spread(
-            model_env, actor, critic, transitions["observation"][visited], horizon=trusted, gamma=cfg.gamma,
-            alpha=alpha, memberwise="Memberwise" in cfg.loss._target_, num_rollouts=args.rollouts, seed=args.seed,
-        )  # fmt: skip
-        verdict = spread_verdict(spread, coverage=None if math.isnan(covered) else covered)
-        found = {
-            "memberwise": "yes" if spread.memberwise else "no",
-            "horizon": str(trusted),
-            "left_out": f"{spread.left_out:.3f}",
-            "critic_std": f"{spread.critic_std:.3g}",
-            "member_std": f"{spread.member_std:.3g}",
-            "ratio": f"{spread.ratio:.3g}",
-            "error": f"{spread.error:.3g}",
-            "coverage_50": f"{covered:.3f}",
-        }
-        show(f"Spread of values at {len(visited)} visited states", list(found), [list(found.values())])
-        say(verdict)
-        with open(out / "spread.csv", "w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows([[*found, "verdict"], [*found.values(), verdict]])
 
     # 6. Maps over a plane of states
     plane = args.plane or ("0,1" if starts.shape[-1] == 2 else None)
@@ -284,6 +305,12 @@ def joined(parts: list[TensorDictBase]) -> TensorDictBase:
 def aligned(header: list[str], rows: list[list[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     return "\n".join("  ".join(map(str.rjust, row, widths)) for row in [header, *rows])
+
+
+def mean_and_error(returns: torch.Tensor) -> str:
+    """Mean and its standard error, from several returns."""
+    error = f" ± {returns.std() / math.sqrt(len(returns)):.2f}" if len(returns) > 1 else ""
+    return f"{returns.mean():.2f}{error}"
 
 
 def mean_and_std(values: torch.Tensor) -> str:

@@ -5,6 +5,7 @@ The only file of the package that imports matplotlib, and only when a figure is 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,7 +67,13 @@ def saved_figure(path: str | Path, width: float, height: float) -> Iterator[Figu
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path)
+        fonts = logging.getLogger("matplotlib.font_manager")
+        level = fonts.level
+        fonts.setLevel(logging.ERROR)  # a line for each font of formulas that matplotlib's cache of fonts lacks
+        try:
+            figure.savefig(path)
+        finally:
+            fonts.setLevel(level)
 
 
 def draw_density(axes: Axes, atoms: NDArray[np.float64], colour: str, line: str = "-") -> None:

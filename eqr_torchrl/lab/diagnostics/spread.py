@@ -131,8 +131,8 @@ def spread_verdict(spread: ValueSpread, *, coverage: float | None = None) -> str
     Returns:
         The first that applies: the models cannot be trusted for long enough (more than 90 % of the value comes later,
         or more than 50 % where the members' spread lacks what comes later); the critic has not converged (its error is
-        more than twice the larger of the two spreads); too narrow (ratio below 1/2); too wide (above 2); calibrated to
-        the models, with or without the coverage of real returns (below 20 %).
+        more than twice the larger of the two spreads); too narrow (ratio below 1/2); too wide (above 2); in agreement
+        with the models, with or without the coverage of real returns (below 20 %).
 
     Examples:
         >>> spread_verdict(ValueSpread(200, 0.1, memberwise=False, critic_std=0.1, member_std=1.0, error=0.0))
@@ -164,8 +164,8 @@ def spread_verdict(spread: ValueSpread, *, coverage: float | None = None) -> str
     agrees = f"the critic's standard deviation is {relative}"
     if coverage is not None and coverage < 0.2:
         return (
-            f"Calibrated to the models, not to the environment: {agrees}, but {coverage:.0%} of real returns lie in "
-            "its central 50 % intervals; unless returns are mostly noise, collect more data or raise "
+            f"Spread agrees with the models, not with the environment: {agrees}, but {coverage:.0%} of real returns "
+            "lie in its central 50 % intervals; unless returns are mostly noise, collect more data or raise "
             "world_model.prior_scale."
         )
-    return f"Calibrated: {agrees}."
+    return f"Spread agrees with the models: {agrees}."

@@ -116,7 +116,7 @@ def check_env(
         finding("action", _action, real),
         finding("reward", _reward, real, data),
         *([finding("reward_fn", _known_reward, data, reward_fn)] if reward_fn is not None else []),
-        finding("termination", _termination, real, data, termination_fn),
+        finding("termination", _termination, real, data, termination_fn, reward_fn),
         finding("episode", _episode, data, kwargs.get("max_episode_steps")),
         finding("seed", _seed, data, again),
     ]
@@ -191,11 +191,17 @@ def _known_reward(data: TensorDictBase, reward_fn: RewardFn) -> list[str]:
     found = f"{name_of(reward_fn)} gives the environment's own reward in {right} of {len(rows)} steps"
     if right < _AGREEMENT * len(rows):
         example = f"it returns {predicted[worst].item():.4g} where the reward is {real[worst].item():.4g}"
-        raise ValueError(f"{found}; {example}: fix it (reward_scale and action_cost are part of the reward).")
+        size = f"root mean square error {error.square().mean().sqrt().item():.2g}"
+        spread = f"rewards have a standard deviation of {real.std(correction=0).item():.2g}"
+        advice = "fix it (reward_scale and action_cost are part of the reward)"
+        noise = "where it reads noisy sensors, keep it if the error is small against that, or let the models learn"
+        raise ValueError(f"{found}; {example} ({size}; {spread}): {advice}, or, {noise} the reward.")
     return [found]
 
 
-def _termination(env: EnvBase, data: TensorDictBase, rule: TerminationFn | None) -> list[str]:
+def _termination(
+    env: EnvBase, data: TensorDictBase, rule: TerminationFn | None, reward_fn: RewardFn | None
+) -> list[str]:
     terminated, total, limit = data["next", "terminated"], len(data), _like_a_time_limit(data)
     ended = int(terminated.sum())
     try:
@@ -208,14 +214,23 @@ def _termination(env: EnvBase, data: TensorDictBase, rule: TerminationFn | None)
     if right >= _AGREEMENT * total and not (limit and missed):
         found = [f"{name_of(rule)} gives the environment's own flag in {right} of {total} steps ({ended} terminated)"]
         if not ended and rule is not never_terminates:
-            found.append("no termination was observed, so this is weak evidence: raise num_steps")
+            advice = "where random actions cannot reach the end, call the rule on states whose answer you know"
+            weak = "no termination was observed, so this is weak evidence: raise num_steps"
+            found.append(f"{weak}, or, {advice} (docs: termination_functions)")
+            rewards = _finite_steps(data)["next", "reward"]
+            if reward_fn is None and len(rewards) and rewards.max() <= 0:  # going on then costs, and an end nothing
+                free = "rewards are never positive and no end was seen: models would learn that an end is free"
+                found.append(f"{free}; make its penalty a part of reward_fn, or let the warm-up reach the limit")
         return found
     counts = f"{name_of(rule)} misses {missed} of {ended} terminations and raises {early} false alarms in {total} steps"
     mostly_right = not limit and max(missed, early) <= ended / 2
-    if mostly_right and missed and early:  # a wrong threshold errs on one side alone
+    both = missed and early  # a wrong threshold errs on one side alone
+    if mostly_right and both:
         return [counts, f"fix it, {NOISE}, since no function of one noisy observation is always right"]
-    doubt = f" ({NOISE})" if mostly_right else ""
+    doubt = f" ({NOISE})" if mostly_right or both else ""
     advice = f"fix it{doubt}: imagined rollouts would continue past the end, or end too early"
+    if ended and not missed:
+        advice = "on the safe side, since imagined rollouts only end too early: fix it, unless you chose it so"
     if rule is never_terminates:
         advice = "pass the rule of this environment instead"
     raise ValueError(f"{counts}{limit or f'; {advice}'}.")

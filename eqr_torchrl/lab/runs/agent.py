@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -146,6 +147,10 @@ class Agent:
         if observation.shape[-1:] != (self.space["observation_size"],):
             found, size = tuple(observation.shape), self.space["observation_size"]
             raise ValueError(f"observation must have {size} entries, as in training: got shape {found}.")
+        # one cheap number for the common case: a sum is finite only if every term is
+        if not math.isfinite(observation.sum()) and len(wrong := (~observation.isfinite()).nonzero()):
+            found, entry = observation[tuple(wrong[0])].item(), int(wrong[0][-1])
+            raise ValueError(f"observation must be finite: got {found} in entry {entry}.")
         with set_exploration_type(ExplorationType.DETERMINISTIC):
             return self.actor(TensorDict({"observation": observation}, observation.shape[:-1]))["action"]
 

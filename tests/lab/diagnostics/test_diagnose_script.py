@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -10,7 +11,8 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from eqr_torchrl.lab.runs import checkpoint_path, save_checkpoint
+from eqr_torchrl.lab.diagnostics import sample_episodes
+from eqr_torchrl.lab.runs import checkpoint_path, load_agent, save_checkpoint
 from eqr_torchrl.lab.runs.agent import space_of
 
 ROOT = Path(__file__).parents[3]
@@ -71,6 +73,9 @@ def test_diagnose_reads_a_run_folder(tmp_path, monkeypatch, capsys, changes):
     output = capsys.readouterr().out
     assert "World model on 56 unseen transitions" in output  # 2 states x 2 episodes x 14 steps
     assert "up to 14 steps here, of which the first half is judged" in output  # Pendulum's own limit is 200
+    # 2 x 2 episodes to judge by, 2 rollouts from 2 states, and 40 episodes to calibrate
+    assert "This runs 4 real episodes, and from 2 start states 2 imagined ones of 7 steps in each of 5 mem" in output
+    assert "then 40 episodes of up to 7 for intervals" in output
     row = next(line for line in output.splitlines() if line.split()[:1] == ["0"])
     assert row.count("(state entry ") + row.count("(reward)") == 2  # which entry has the least, and the largest
     assert "7.00 (0.00)" in output  # the weights of the checkpoint, not fresh ones
@@ -86,6 +91,8 @@ def test_diagnose_reads_a_run_folder(tmp_path, monkeypatch, capsys, changes):
     )
     assert (raw, int(calibrated[:-1]) >= 60) == ("0%", True)
     assert ("Spread of values at 32 visited states" in output) != double
+    if not double:  # before the episodes that take longest
+        assert output.index("Spread of values at 32") < output.index("Return of a new episode")
 
 
 def test_diagnose_goes_by_the_rules_of_the_run_and_writes_the_verdict_as_a_row(tmp_path, monkeypatch, capsys):
@@ -104,6 +111,30 @@ def test_diagnose_goes_by_the_rules_of_the_run_and_writes_the_verdict_as_a_row(t
     row = next(csv.DictReader(text.splitlines()))
     assert row["verdict"] in printed
     assert (row["memberwise"], row["critic_std"], row["member_std"]) == ("no", "0", "0")
+    assert "Reward: root mean square error" not in printed  # it is known
+
+
+def test_diagnose_shows_returns_without_the_bonus_and_the_error_of_the_reward_in_its_unit(
+    tmp_path, monkeypatch, capsys
+):
+    # one episode whose temperature is 1,000: its return is nearly all bonus, its rewards are those of Pendulum, <= 0
+    make_run(tmp_path / "run", {"loss": CONFIG["loss"] | {"alpha_init": 1e3}})
+    run_diagnose(monkeypatch, str(tmp_path / "run"), *FEW)
+    printed = capsys.readouterr().out
+    assert "of these, rewards alone" in printed
+    *_, soft, plain = next(line for line in printed.splitlines() if "start state 1" in line).split()
+    # the rewards again, of an agent without a bonus, whose episode is the same by its seed
+    agent = load_agent(tmp_path / "run")
+    env = agent.make_env(max_episode_steps=14)
+    episode = sample_episodes(env, agent.actor, num_episodes=1, max_steps=14, gamma=0.5, seed=0).transitions[0]
+    rewards = episode["next", "reward"].squeeze(-1)
+    assert float(plain) == pytest.approx(sum(0.5**t * r.item() for t, r in enumerate(rewards)), abs=0.01)
+    assert (float(plain) <= 0, abs(float(soft)) > 10 * abs(float(plain))) == (True, True)
+    low, high, std = (
+        float(x) for x in re.search(r"error (\S+) to (\S+) between .* deviation of (\S+), in unit", printed).groups()
+    )
+    assert std == pytest.approx(rewards.std(correction=0).item(), rel=0.01)
+    assert 0 < low <= high
 
 
 def test_diagnose_says_what_is_missing(tmp_path, monkeypatch):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+
+import matplotlib
 import numpy as np
 import pytest
 import torch
@@ -31,6 +34,14 @@ def test_value_distribution_refuses_shapes_that_do_not_fit(tmp_path):
     with pytest.raises(ValueError, match="returns must hold one entry per state, got 1 for 2"):
         plot_value_distribution(torch.zeros(2, 3), ["a", "b"], tmp_path / "bad.png", returns=[[1.0]])
     assert not (tmp_path / "bad.png").exists()
+
+
+def test_fonts_that_are_not_found_fill_no_screen(tmp_path, caplog):
+    level = logging.getLogger("matplotlib.font_manager").level
+    with matplotlib.rc_context({"font.family": "a font that nobody has"}):
+        plot_value_distribution([[0.0, 1.0]], ["start"], tmp_path / "value.png")
+    assert [record.getMessage() for record in caplog.records] == []
+    assert logging.getLogger("matplotlib.font_manager").level == level
 
 
 def test_maps_have_y_as_rows_and_a_colour_bar_each(tmp_path, figures):

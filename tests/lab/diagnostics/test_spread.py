@@ -55,7 +55,10 @@ def test_exact_member_values_are_calibrated_at_every_horizon():
         assert spread.member_std == pytest.approx(DEVIATION / (1 - GAMMA), rel=1e-5)
         assert spread.error == pytest.approx(0.0, abs=1e-3)
         assert spread.left_out == pytest.approx(GAMMA**horizon)
-    assert spread_verdict(spread) == "Calibrated: the critic's standard deviation is 100% of the members'."
+    assert (
+        spread_verdict(spread)
+        == "Spread agrees with the models: the critic's standard deviation is 100% of the members'."
+    )
 
 
 def test_pooled_fixed_point_is_too_narrow_by_the_ratio_of_the_theory():
@@ -128,11 +131,11 @@ GOOD = ValueSpread(100, 0.1, True, critic_std=1.0, member_std=1.0, error=0.5)
 @pytest.mark.parametrize(
     ("spread", "coverage", "expected"),
     [
-        (GOOD, 0.5, "Calibrated: the critic's standard deviation is 100% of the members'."),
+        (GOOD, 0.5, "Spread agrees with the models: the critic's standard deviation is 100% of the members'."),
         (
             GOOD,
             0.1,
-            "Calibrated to the models, not to the environment: .* 10% of real returns .* raise world_model.prior_scale",
+            "Spread agrees with the models, not with the environment: .* 10% of real .* raise world_model.prior_scale",
         ),
         (GOOD._replace(error=2.1), 0.5, "Not converged: the critic is off by 2.1 from its own models, .* more updates"),
         (GOOD._replace(critic_std=0.4), 0.5, "Too narrow: .* is 40% of .* train with more updates"),
@@ -140,7 +143,7 @@ GOOD = ValueSpread(100, 0.1, True, critic_std=1.0, member_std=1.0, error=0.5)
         (GOOD._replace(critic_std=3.0), 0.5, "Too wide: .* is 300% of .* more updates"),
         (GOOD._replace(left_out=0.95, horizon=5), 0.5, "Not judged: the models can be trusted for 5 steps, and 95% of"),
         # where members have no values of their own, the spread that comes later is missing in theirs ...
-        (GOOD._replace(left_out=0.6), 0.5, "Calibrated"),
+        (GOOD._replace(left_out=0.6), 0.5, "Spread agrees with the models: "),
         (GOOD._replace(left_out=0.6, memberwise=False), 0.5, "Not judged"),
         # ... but what is narrower than a part of it is too narrow
         (GOOD._replace(left_out=0.6, memberwise=False, critic_std=0.1), 0.5, "Too narrow"),

@@ -64,7 +64,34 @@ def test_wrong_rule_is_an_error(rule, message):
 def test_rule_that_was_never_put_to_the_test_is_a_warning():
     finding = by_topic("MountainCarContinuous-v0", num_steps=50)["termination"]
     assert finding.level == "warning"
-    assert "raise num_steps" in finding.message
+    assert "raise num_steps, or, where random actions cannot reach the end, call the rule on states" in finding.message
+
+
+class Costly(Drift):
+    """Rewards are never positive; an end has a penalty beside."""
+
+    def step(self, action):
+        state, _, terminated, truncated, info = super().step(action)
+        return state, -1.0 - 9.0 * terminated, terminated, truncated, info
+
+
+def test_an_end_that_is_not_seen_is_free_where_rewards_are_never_positive():
+    free = "rewards are never positive and no end was seen: models would learn that an end is free; make its penalty"
+    far = {"env": Costly, "num_steps": 5}  # too few steps to reach the end
+    finding = by_topic(**far, termination_fn=drift_terminates)["termination"]
+    assert (finding.level, free in finding.message) == ("warning", True)
+
+    def penalty(s, a, n):
+        return -1.0 - 9.0 * drift_terminates(n, a)
+
+    for settings in (
+        far | {"termination_fn": drift_terminates, "reward_fn": penalty},  # which states it
+        far | {"termination_fn": never_terminates},  # no end to learn
+        {"env": Costly, "termination_fn": drift_terminates, "num_steps": 300},  # ends were seen, with their penalty
+        {"env": Drift, "termination_fn": drift_terminates, "num_steps": 5, "reward_scale": 1.0},
+    ):
+        finding = by_topic(**settings)["termination"]
+        assert "is free" not in finding.message, finding.message
 
 
 class Odd(Drift):
@@ -171,6 +198,32 @@ def test_rule_that_noise_makes_uncertain_is_a_warning_that_says_so():
     assert finding.level == "warning"
     assert "fix it, or, where sensors are noisy, expect this near the threshold" in finding.message
     assert by_topic(NoisyDrift, lambda s, a: s[..., :1] > 1.0, 1000)["termination"].level == "error"
+
+
+class VeryNoisyDrift(Drift):
+    """Its sensor errs by more than the way to the end."""
+
+    def step(self, action):
+        state, *rest = super().step(action)
+        return (state + 2.0 * self.np_random.standard_normal(2), *rest)
+
+
+def test_noise_is_named_also_where_too_many_ends_are_wrong_for_a_warning():
+    finding = by_topic(VeryNoisyDrift, drift_terminates, 1000)["termination"]
+    missed, ended, early = (
+        int(n) for n in re.search(r"misses (\d+) of (\d+) .* (\d+) false", finding.message).groups()
+    )
+    assert min(missed, early) > 0
+    assert max(missed, early) > ended / 2  # the bound of a warning
+    assert finding.level == "error"
+    assert "where sensors are noisy, expect this near the threshold" in finding.message
+
+
+def test_a_rule_that_only_ends_too_early_is_on_the_safe_side():
+    finding = by_topic(Drift, lambda s, a: drift_terminates(s * 2, a), 1000)["termination"]
+    assert finding.message.startswith("<lambda> misses 0 of ")
+    assert finding.level == "error"
+    assert "on the safe side, since imagined rollouts only end too early: fix it, unless you chose" in finding.message
 
 
 @pytest.mark.parametrize(
@@ -312,7 +365,7 @@ def test_known_reward_is_compared_with_the_real_one():
             {},
             [
                 "<lambda> gives the environment's own reward in",
-                ": fix it (reward_scale and action_cost are part of the reward).",
+                ": fix it (reward_scale and action_cost are part of the reward), or, where it reads noisy sensors, ",
             ],
         ),
         (
@@ -332,12 +385,15 @@ def test_wrong_known_reward_is_an_error(reward_fn, settings, messages):
 
 
 # the largest reward of these episodes is about 5 + 0: one thousandth of it is allowed
-@pytest.mark.parametrize(("error", "level"), [(1e-4, "ok"), (0.1, "error")])
+@pytest.mark.parametrize(("error", "level"), [(1e-4, "ok"), (0.125, "error")])
 def test_known_reward_may_be_off_by_rounding_only(error, level):
     def off(observation, action, next_observation):
         return next_observation.sum(-1, keepdim=True) + error
 
-    assert by_topic(Drift, drift_terminates, 200, reward_fn=off)["reward_fn"].level == level
+    finding = by_topic(Drift, drift_terminates, 200, reward_fn=off)["reward_fn"]
+    assert finding.level == level
+    stated = "(root mean square error 0.12; rewards have a standard deviation of "
+    assert (stated in finding.message) == (level == "error")
 
 
 def test_command_takes_a_known_reward(capsys):

@@ -67,6 +67,20 @@ def test_a_policy_acts_within_its_trained_bounds_and_names_what_does_not_fit(tmp
         load_agent(path).act(torch.zeros(5, 4))
 
 
+@pytest.mark.parametrize(
+    ("observation", "message"),
+    [
+        ([0.0, 1.0, float("nan")], "observation must be finite: got nan in entry 2."),
+        ([[0.0, 1.0, 2.0], [0.0, float("-inf"), 2.0]], "observation must be finite: got -inf in entry 1."),
+    ],
+)
+def test_an_observation_that_is_not_finite_is_an_error_that_names_the_entry(tmp_path, observation, message):
+    agent = load_agent(policy_file(tmp_path)[0])
+    with pytest.raises(ValueError, match=message):
+        agent.act(observation)
+    assert agent.act([3e38, 3e38, 0.0]).isfinite().all()  # whose sum is too large for float32, each entry is not
+
+
 def test_no_code_from_a_policy_file_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for env in (
