@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
 import os
 from collections.abc import Mapping
@@ -218,7 +219,13 @@ def _export_onnx(program: Any, observations: torch.Tensor, path: Path) -> torch.
     except ImportError as error:
         raise ImportError(f"export to ONNX needs {error.name}: pip install 'eqr_torchrl[onnx]'.") from error
     names: Any = {"input_names": ["observation"], "output_names": ["action"]}
-    torch.onnx.export(program, f=path, dynamo=True, external_data=False, verbose=False, **names)
+    exporter = logging.getLogger("torch.onnx")
+    level = exporter.level
+    exporter.setLevel(logging.ERROR)  # a warning for each operator of torchvision, which no policy has
+    try:
+        torch.onnx.export(program, f=path, dynamo=True, external_data=False, verbose=False, **names)
+    finally:
+        exporter.setLevel(level)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     return torch.from_numpy(session.run(None, {"observation": observations.numpy()})[0])
 

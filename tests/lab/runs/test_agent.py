@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 import numpy as np
@@ -154,7 +155,7 @@ def test_the_temperature_of_an_agent_is_the_one_that_the_loss_uses(tmp_path, log
 @pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
 )  # of exporters
-def test_an_exported_policy_acts_as_the_agent_without_it(tmp_path, suffix, normalized):
+def test_an_exported_policy_acts_as_the_agent_without_it(tmp_path, caplog, suffix, normalized):
     if suffix == "onnx":
         onnxruntime = pytest.importorskip("onnxruntime")
         pytest.importorskip("onnxscript")
@@ -164,7 +165,11 @@ def test_an_exported_policy_acts_as_the_agent_without_it(tmp_path, suffix, norma
         actor[0].module.network[0].update(torch.randn(9, 3) * 7 + 2)
     path, _ = policy_file(tmp_path, actor)
     agent = load_agent(path)
+    exporter = logging.getLogger("torch.onnx")  # whose records do not reach the root
+    exporter.addHandler(caplog.handler)
     exported = agent.export(tmp_path / f"policy.{suffix}")
+    exporter.removeHandler(caplog.handler)
+    assert "torchvision" not in caplog.text
     for count in (1, 7):  # any number of rows
         observations = torch.randn(count, 3)
         if suffix == "onnx":
