@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--env", help="environment in place of the one that source names, such as crane:Crane")
     parser.add_argument("--episodes", type=int, default=5, help="episodes to run (%(default)s)")
     parser.add_argument("--max-steps", type=int, default=1000, help="longest episode, in env steps (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the environment (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the first episode's start (%(default)s)")
     parser.add_argument("--video", type=Path, help="file for a video of the first episode, .gif or .mp4")
     args = parser.parse_args()
     if args.video is not None and args.video.suffix not in (".gif", ".mp4"):
@@ -54,6 +54,7 @@ def main() -> None:
     returns = []
     for episode in range(args.episodes):
         film = args.video is not None and episode == 0
+        env.set_seed(args.seed + episode)  # the same start for each policy, whatever noise the steps before drew
         with torch.no_grad(), set_exploration_type(ExplorationType.DETERMINISTIC):
             rollout = env.rollout(
                 args.max_steps, agent.actor, callback=(lambda env, _: frames.append(picture(env))) if film else None

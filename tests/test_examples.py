@@ -575,6 +575,21 @@ class Undrawn(Drawn):
         super().__init__()
 
 
+class Scattered(Drawn):
+    """Pays where it started, in its first step; each step draws noise."""
+
+    def reset(self, *, seed=None, options=None):
+        start = super().reset(seed=seed)
+        self.start = 1000 * self.np_random.random()
+        return start
+
+    def step(self, action):
+        reward = self.start if self.steps == 0 else 0.0
+        self.np_random.random()
+        observation, _, *ends = super().step(action)
+        return observation, reward, *ends
+
+
 def enjoy(monkeypatch, *words: str | Path) -> None:
     monkeypatch.setattr(sys, "argv", ["enjoy.py", *map(str, words)])
     runpy.run_path(str(ROOT / "examples" / "enjoy.py"), run_name="__main__")
@@ -597,6 +612,11 @@ def test_enjoy_evaluates_and_films_and_names_what_it_needs(start, tmp_path, monk
         enjoy(monkeypatch, policy, "--episodes", "1")
     enjoy(monkeypatch, policy, "--episodes", "1", "--env", "test_examples:Drawn")
     assert "episode 1: return 8.0 in 4 steps" in capsys.readouterr().out
+    starts = []
+    for steps in ("1", "4"):  # of a policy that ends early, and of one that does not
+        enjoy(monkeypatch, policy, "--episodes", "3", "--env", "test_examples:Scattered", "--max-steps", steps)
+        starts.append(re.findall(r"return (\S+) in", capsys.readouterr().out))
+    assert starts[0] == starts[1] and len(set(starts[0])) == 3
     with pytest.raises(SystemExit, match="enjoy.py: source must be a run folder"):
         enjoy(monkeypatch, tmp_path / "nowhere")
 

@@ -9,13 +9,19 @@ import shutil
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("hydra")
 
+from eqr_torchrl.lab.runs import load_agent
+from eqr_torchrl.lab.runs.agent import describe_actor, policy_content, save_policy, space_of
 from eqr_torchrl.lab.runs.cli import run_hydra
+from eqr_torchrl.networks import make_actor
+from eqr_torchrl.testing import toy_env
 
 ROOT = Path(__file__).parent.parent
 GUIDES = sorted(path for path in (ROOT / "docs" / "how_to").glob("*.md") if path.stem != "index")
@@ -79,6 +85,35 @@ def run(words: list[str], number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     except SystemExit as end:
         if end.code:
             raise
+
+
+def numpy_policy(folder: Path, monkeypatch: pytest.MonkeyPatch, **network: bool) -> dict[str, Any]:
+    """The names that the code of *With NumPy alone* defines, run for an actor of this kind."""
+    env = toy_env()
+    actor = make_actor(env, num_cells=[8, 5], **network)
+    if network.get("normalize"):
+        actor[0].module.network[0].update(torch.randn(9, 3) * 7 + 2)
+    space = space_of(env)
+    save_policy(folder / "policy.pt", policy_content(actor, describe_actor(actor, space), space, {}, 0))
+    monkeypatch.chdir(folder)
+    page = (ROOT / "docs" / "how_to" / "deploy.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {"agent": load_agent("policy.pt")}
+    for block in re.findall(r"```python\n(.*?)```", page.split("## With NumPy alone")[1], flags=re.DOTALL):
+        exec(block, names)
+    return names
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_the_policy_in_numpy_acts_as_the_agent(tmp_path, monkeypatch, normalize):
+    names = numpy_policy(tmp_path, monkeypatch, normalize=normalize)
+    for observation in torch.randn(20, 3) * torch.logspace(-1, 3, 20).unsqueeze(-1):  # also beyond the clipping
+        expected = names["agent"].act(observation).numpy()
+        np.testing.assert_allclose(names["act"](observation), expected, rtol=0, atol=1e-5)
+
+
+def test_the_policy_in_numpy_notices_a_network_of_another_kind(tmp_path, monkeypatch):
+    with pytest.raises((AssertionError, ValueError)):
+        numpy_policy(tmp_path, monkeypatch, layer_norm=True)
 
 
 @pytest.fixture(scope="module")
