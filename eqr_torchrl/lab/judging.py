@@ -261,11 +261,8 @@ def offline_report(
     reached = model_env.world_model(*rows)[0][..., : state.shape[-1]].cpu()
     outside = ((reached < low - margin) | (reached > high + margin)).float().mean((0, 1))
     beyond = [f"{entries[i]} in {share:.0%}" for i, share in enumerate(outside.tolist()) if share > 0.02]
-    until = (
-        "reach the spread of the states after"
-        if judge.trusted < judge.compared
-        else ("do not reach the spread of the states within")
-    )
+    reach = "reach the spread of the states after"
+    reach = reach if judge.trusted < judge.compared else "do not reach the spread of the states within"
     chosen = f"; the best of {num_judgements} judgements, so a little high" if num_judgements > 1 else ""
     of = f"{judge.whole} episodes that terminated or have about {judge.limit} steps"
     of = of if judge.whole else "all episodes, since fewer than three are whole: short ones compare with nothing"
@@ -273,7 +270,7 @@ def offline_report(
         f"held-out episodes  {len(judge.held_out)} of up to {judge.limit} steps; one step ahead the models explain "
         f"{median:.0%} of the change of a typical entry, {least:.0%} of the worst, "
         f"{entries[explained.index(least)]}" + ("" if math.isnan(reward) else f", and {reward:.0%} of the reward"),
-        f"how far            errors {until} {judge.trusted} steps; {judge.horizon} are imagined",
+        f"how far            errors {reach} {judge.trusted} steps; {judge.horizon} are imagined",
         f"leaves the data    at {far:.0%} of held-out states its action is less certain than 99 % of those logged; "
         f"next states more than {_MARGIN:.0%} outside the logged range: {', '.join(beyond) or 'none'}",
         *_early_ends(judge, policy, train),
