@@ -36,7 +36,6 @@ def main(cfg: DictConfig) -> float | None:
     if cfg.reward_bounds == "auto":
         cfg.reward_bounds = [bound.item() for bound in data["next", "reward"].aminmax()]
     run = Run.of(OmegaConf.to_container(cfg, resolve=True))
-
     actor, critic = instantiate(cfg.actor, env), instantiate(cfg.critic, env)
     world_model, judges = instantiate(cfg.world_model, env), instantiate(cfg.world_model, env)
     fit, fit_judges = instantiate(cfg.fit, world_model), instantiate(cfg.fit, judges)
@@ -74,7 +73,7 @@ def main(cfg: DictConfig) -> float | None:
                 found = judge(actor)  # the run keeps the policy of the best lower end
                 run.log("judged", found._asdict())
                 print(f"step {step}: return {found}{', kept' * (found.low > run.best_return)}", flush=True)
-                if simulator is not None:  # a number to report: nothing is chosen by it
+                if simulator is not None:  # nothing is chosen by it
                     rows = evaluate(simulator, actor, num_episodes=cfg.eval_episodes, seed=cfg.seed)
                     run.log("simulator", {"return": sum(row["episode_return"] for row in rows) / len(rows)})
     if judge is not None:

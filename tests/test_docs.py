@@ -23,7 +23,7 @@ def public_names() -> set[str]:
     """Full names of everything in an ``__all__``; what the top re-exports counts under its folder."""
     folders = [*PACKAGE.iterdir(), *(PACKAGE / "lab").iterdir()]
     found = [".".join(p.relative_to(ROOT).parts) for p in folders if (p / "__init__.py").is_file()]
-    files = ("lab.acting", "lab.evaluation", "lab.figures", "lab.judging", "lab.memory", "testing", "utility")
+    files = ("lab.acting", "lab.evaluation", "lab.figures", "lab.memory", "testing", "utility")
     modules = [importlib.import_module(name) for name in [*found, *(f"eqr_torchrl.{name}" for name in files)]]
     # the modules of old import paths, and the folder that only holds others, list no names
     names = {f"{module.__name__}.{name}" for module in modules for name in getattr(module, "__all__", ())}

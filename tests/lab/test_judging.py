@@ -6,7 +6,8 @@ from tensordict import TensorDict
 from torch import nn
 
 from eqr_torchrl.imagination import ModelBasedEnv, never_terminates
-from eqr_torchrl.lab.judging import Judge, Judgement, _Replay, advice, offline_report
+from eqr_torchrl.lab.judging import Judge, Judgement, advice, offline_report
+from eqr_torchrl.lab.judging.judge import _Replay
 from eqr_torchrl.lab.logs import specs_of, split_episodes
 from eqr_torchrl.world_models import WorldModel
 
