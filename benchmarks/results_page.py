@@ -91,8 +91,7 @@ def main_runs(curves: pd.DataFrame, info: pd.DataFrame) -> pd.DataFrame:
     Where the one setting was run, it is shown alone; elsewhere the settings with the most seeds, the longest first.
     """
     whole = info[info["note"] == ""].drop_duplicates([*KEY, "seed"], keep="last")
-    known = curves.merge(whole[RUN])
-    known = known if len(known) else curves[curves["settings"] != SETTINGS]  # a part of the suite is for the appendix
+    known = curves.merge(whole[RUN])  # none of them: the task is for the appendix
     if (known["settings"] == SETTINGS).any():
         return known[known["settings"] == SETTINGS]
     size = known.groupby(KEY).agg(seeds=("seed", "nunique"), steps=("env_steps", "max"))
