@@ -74,8 +74,8 @@ def value_spread(
         ``horizon`` and ``memberwise`` as given; ``left_out``, the mean weight of what comes after the horizon, in
         [0, 1]; ``critic_std`` and ``member_std``, standard deviations over atoms and over members (without Bessel's
         correction), root mean square over the states, in units of return, and their ``ratio``; ``error``, the root mean
-        square distance of the critic from the members' values, in units of return: member by member if ``memberwise``,
-        else of the means, divided by ``1 - left_out``, because only the steps before the horizon show it; ``atoms`` of
+        square distance of the critic from the members' values, in units of return, member by member if ``memberwise``,
+        else of the means; in both cases divided by ``1 - left_out``, as only steps before the horizon show it; ``atoms`` of
         the critic, ``[R, N]``, and values in the ``members``, ``[R, M]``, that were compared.
 
     Raises:
@@ -148,9 +148,10 @@ def spread_verdict(spread: ValueSpread, *, coverage: float | None = None) -> str
     if spread.critic_std == spread.member_std == 0:
         return "No spread: the members agree and so does the critic; raise world_model.prior_scale if they should not."
     if spread.error > 2 * max(spread.critic_std, spread.member_std):
+        seen = spread.error * (1 - spread.left_out)
         return (
-            f"Not converged: the critic is off by {spread.error:.3g} from its own models, more than twice the spread; "
-            "train with more updates before judging it."
+            f"Not converged: the critic is off by {seen:.3g} from its own models over {spread.horizon} steps, in all by "
+            f"about {spread.error:.3g}, more than twice the spread; train with more updates before judging it."
         )
     if narrow and spread.memberwise:
         return f"Too narrow: the critic's standard deviation is {relative}; train with more updates."
