@@ -75,8 +75,8 @@ def value_spread(
         [0, 1]; ``critic_std`` and ``member_std``, standard deviations over atoms and over members (without Bessel's
         correction), root mean square over the states, in units of return, and their ``ratio``; ``error``, the root mean
         square distance of the critic from the members' values, in units of return, member by member if ``memberwise``,
-        else of the means; in both cases divided by ``1 - left_out``, as only steps before the horizon show it; ``atoms`` of
-        the critic, ``[R, N]``, and values in the ``members``, ``[R, M]``, that were compared.
+        else of the means; in both cases divided by ``1 - left_out``, as only steps before the horizon show it;
+        ``atoms`` of the critic, ``[R, N]``, and values in the ``members``, ``[R, M]``, that were compared.
 
     Raises:
         ValueError: if ``memberwise`` and the critic does not have M atoms, or a number is out of its range.
@@ -150,8 +150,8 @@ def spread_verdict(spread: ValueSpread, *, coverage: float | None = None) -> str
     if spread.error > 2 * max(spread.critic_std, spread.member_std):
         seen = spread.error * (1 - spread.left_out)
         return (
-            f"Not converged: the critic is off by {seen:.3g} from its own models over {spread.horizon} steps, in all by "
-            f"about {spread.error:.3g}, more than twice the spread; train with more updates before judging it."
+            f"Not converged: the critic is off by {seen:.3g} from its own models over {spread.horizon} steps, in all "
+            f"by about {spread.error:.3g}, more than twice the spread; train with more updates before judging it."
         )
     if narrow and spread.memberwise:
         return f"Too narrow: the critic's standard deviation is {relative}; train with more updates."
