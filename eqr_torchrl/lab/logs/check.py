@@ -30,7 +30,7 @@ def check_transitions(
         data: transitions in the order of the log, from :func:`~eqr_torchrl.lab.logs.read_transitions`.
         action_low: smallest possible action, where known.
         action_high: largest possible action.
-        columns: those of :func:`~eqr_torchrl.lab.logs.read_transitions`, to name the entries that are not finite.
+        columns: those of :func:`~eqr_torchrl.lab.logs.read_transitions`, to name entries that are not finite.
 
     Returns:
         One finding per topic, those without fault included. Rows are counted from 0, as they were read: ends that
@@ -55,7 +55,7 @@ def check_transitions(
         return [values]
     return [
         values,
-        finding("order", _order, data),
+        finding("order", _order, data, bool((columns or {}).get("time"))),
         finding("termination", _termination, data),
         finding("episode", _episodes, data),
         finding("observation", observed, data),
@@ -95,7 +95,7 @@ def _values(data: TensorDictBase, columns: Columns) -> list[str]:
     return [f"{len(data)} transitions of {sizes}, all finite"]
 
 
-def _order(data: TensorDictBase) -> list[str]:
+def _order(data: TensorDictBase, timed: bool) -> list[str]:
     inside = ~data["next", "done"].flatten()[:-1]
     fits = follows(data)
     gaps, rows = int((inside & ~fits).sum()), int(inside.sum())
@@ -122,7 +122,7 @@ def _order(data: TensorDictBase) -> list[str]:
         return [f"{gaps} gaps, the first after row {first}, where the next row starts elsewhere", advice]
     count = int(episode_ends(data).sum())
     found = f"each next observation is the following row's observation, within {count} episodes"
-    if torch.equal(data["next", "observation"][:-1][inside], data["observation"][1:][inside]):
+    if not timed and torch.equal(data["next", "observation"][:-1][inside], data["observation"][1:][inside]):
         found += " (if taken from there, this checks nothing: name a column of time, in which gaps are found)"
     return [found]
 

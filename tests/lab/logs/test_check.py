@@ -214,5 +214,6 @@ def test_an_order_that_may_have_been_made_is_said_to_be_unchecked(log):
     )
     finding = by_topic(log)["order"]
     assert finding.level == "ok" and "if taken from there, this checks nothing" in finding.message
+    assert "checks nothing" not in by_topic(log, columns={"time": "when"})["order"].message  # gaps were found by it
     log["next", "observation"] *= 1 + 1e-6  # as a table that rounds
     assert "checks nothing" not in by_topic(log)["order"].message
