@@ -160,7 +160,7 @@ class Run:
         ...     for step in run.steps():
         ...         if step > 0:
         ...             run.log("train", {"loss": 0.5 * step})
-        /...: return 1.0 after 3 env steps, ... s
+        /...: return 1 after 3 env steps, ... s
         >>> from eqr_torchrl.lab.runs import read_csv
         >>> [row["train/loss"] for row in read_csv(run.folder / "metrics.csv")], run.last_return
         (['0.5', '1.0', '1.5'], 1.0)
