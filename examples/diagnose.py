@@ -48,6 +48,7 @@ from eqr_torchrl.lab.diagnostics import (
     value_spread,
 )
 from eqr_torchrl.lab.judging import diagnose_offline
+from eqr_torchrl.lab.logs import returns_to_go
 from eqr_torchrl.lab.runs import load_agent
 
 TAIL = 0.01  # share of a value that may lie beyond the end of an episode or rollout
@@ -122,8 +123,7 @@ def main() -> None:
     ]  # fmt: skip
     episodes = [episode for group in groups for episode in group.transitions]
     transitions = joined(episodes)
-    weights = cfg.gamma ** torch.arange(steps)
-    plain = [float(weights[: len(episode)] @ episode["next", "reward"].squeeze(-1)) for episode in episodes]
+    plain = torch.stack([returns_to_go(episode, cfg.gamma)[0] for episode in episodes])
     returns = [r for group in groups for r in completed(group, critic, actor, args.seed)]
     tails = [weight for group in groups for weight in group.tail_weight]
     starts = torch.stack([group.transitions[0]["observation"][0] for group in groups])
@@ -193,9 +193,7 @@ def main() -> None:
             mean_and_error(r),
             mean_and_error(p),
         ]
-        for label, q, m, r, p in zip(
-            labels, quantiles, imagined, from_start, torch.tensor(plain).view_as(from_start), strict=True
-        )
+        for label, q, m, r, p in zip(labels, quantiles, imagined, from_start, plain.view_as(from_start), strict=True)
     ]
     header = ["mean (std)", "posterior", "ensemble members", "real returns, mean ± SEM", "of these, rewards alone"]
     title = f"Values at start states with the entropy bonus, posterior of {quantiles.shape[-1]} atoms"

@@ -5,7 +5,6 @@ The only file of the package that imports matplotlib, and only when a figure is 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from eqr_torchrl.lab._quiet import errors_alone
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,13 +68,8 @@ def saved_figure(path: str | Path, width: float, height: float) -> Iterator[Figu
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        fonts = logging.getLogger("matplotlib.font_manager")
-        level = fonts.level
-        fonts.setLevel(logging.ERROR)  # a line for each font of formulas that matplotlib's cache of fonts lacks
-        try:
+        with errors_alone("matplotlib.font_manager"):  # a line for each font of formulas that its cache lacks
             figure.savefig(path)
-        finally:
-            fonts.setLevel(level)
 
 
 def draw_density(axes: Axes, atoms: NDArray[np.float64], colour: str, line: str = "-") -> None:

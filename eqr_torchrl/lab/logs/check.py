@@ -34,8 +34,7 @@ def check_transitions(
 
     Returns:
         One finding per topic, those without fault included. Rows are counted from 0, as they were read: ends that
-        were left out are not among them. If some are not
-        finite, the findings that follow are about the others.
+        were left out are not among them. If some are not finite, the findings that follow are about the others.
 
     Examples:
         >>> for finding in check_transitions(toy_env(max_steps=20).rollout(400, break_when_any_done=False)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 import math
 import os
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl.objectives import LossModule
 
+from eqr_torchrl.lab._quiet import errors_alone
 from eqr_torchrl.lab.envs import make_env, rules_for
 from eqr_torchrl.lab.evaluation import isolated_rng
 from eqr_torchrl.lab.runs.checkpoint import (
@@ -219,13 +219,8 @@ def _export_onnx(program: Any, observations: torch.Tensor, path: Path) -> torch.
     except ImportError as error:
         raise ImportError(f"export to ONNX needs {error.name}: pip install 'eqr_torchrl[onnx]'.") from error
     names: Any = {"input_names": ["observation"], "output_names": ["action"]}
-    exporter = logging.getLogger("torch.onnx")
-    level = exporter.level
-    exporter.setLevel(logging.ERROR)  # a warning for each operator of torchvision, which no policy has
-    try:
+    with errors_alone("torch.onnx"):  # a warning for each operator of torchvision, which no policy has
         torch.onnx.export(program, f=path, dynamo=True, external_data=False, verbose=False, **names)
-    finally:
-        exporter.setLevel(level)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     return torch.from_numpy(session.run(None, {"observation": observations.numpy()})[0])
 

@@ -188,9 +188,11 @@ def test_unit_of_the_action_is_remarked_on_without_a_warning():
 class NoisyDrift(Drift):
     """Its sensor is noisy, its end is not."""
 
+    noise = 0.05
+
     def step(self, action):
         state, *rest = super().step(action)
-        return (state + 0.05 * self.np_random.standard_normal(2), *rest)
+        return (state + self.noise * self.np_random.standard_normal(2), *rest)
 
 
 def test_rule_that_noise_makes_uncertain_is_a_warning_that_says_so():
@@ -200,12 +202,10 @@ def test_rule_that_noise_makes_uncertain_is_a_warning_that_says_so():
     assert by_topic(NoisyDrift, lambda s, a: s[..., :1] > 1.0, 1000)["termination"].level == "error"
 
 
-class VeryNoisyDrift(Drift):
+class VeryNoisyDrift(NoisyDrift):
     """Its sensor errs by more than the way to the end."""
 
-    def step(self, action):
-        state, *rest = super().step(action)
-        return (state + 2.0 * self.np_random.standard_normal(2), *rest)
+    noise = 2.0
 
 
 def test_noise_is_named_also_where_too_many_ends_are_wrong_for_a_warning():
