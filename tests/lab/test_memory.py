@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from eqr_torchrl.imagination import make_model_buffer
 from eqr_torchrl.lab import memory
-from eqr_torchrl.lab.memory import BufferMemory, buffer_memory, check_memory, memory_limit
+from eqr_torchrl.lab.memory import BufferMemory, buffer_memory, check_memory, memory_limit, release_memory
 from eqr_torchrl.testing import toy_batch
 
 GIB = 2**30
@@ -92,3 +94,18 @@ def test_a_system_that_tells_nothing_sets_no_limit(monkeypatch):
     monkeypatch.setitem(sys.modules, "resource", None)
     assert memory_limit()[0] == math.inf
     check_memory(BufferMemory("D", 1, 2**60))
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library keeps no freed memory")
+def test_freed_memory_between_blocks_that_are_in_use_is_returned():
+    def resident():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    release_memory()
+    blocks = [torch.ones(25_000) for _ in range(800)]  # 100 kB, below the size of which each has pages of its own
+    in_use = blocks[::2]
+    del blocks
+    before = resident()
+    release_memory()
+    assert before - resident() > 0.8 * 400 * 100_000
+    assert all(bool((block == 1).all()) for block in in_use)

@@ -23,6 +23,7 @@ from torchrl.envs import EnvBase
 from torchrl.objectives import LossModule, SACLoss
 from tqdm import tqdm
 
+from eqr_torchrl.lab.memory import release_memory
 from eqr_torchrl.lab.runs.agent import describe_actor, policy_content, save_policy, space_of
 from eqr_torchrl.lab.runs.checkpoint import (
     CHECKPOINT_FOLDER,
@@ -160,7 +161,7 @@ class Run:
         ...     for step in run.steps():
         ...         if step > 0:
         ...             run.log("train", {"loss": 0.5 * step})
-        /...: return 1 after 3 env steps, ... s
+        /...: return 1 after 3 steps, ... s
         >>> from eqr_torchrl.lab.runs import read_csv
         >>> [row["train/loss"] for row in read_csv(run.folder / "metrics.csv")], run.last_return
         (['0.5', '1.0', '1.5'], 1.0)
@@ -402,7 +403,7 @@ class Run:
             print(f"{self.folder}: {message}")
         elif error is None and self.last_return is not None:
             seconds = time.perf_counter() - self._begin
-            print(f"{self.folder}: return {_short(self.last_return)} after {self.step} env steps, {seconds:.0f} s")
+            print(f"{self.folder}: return {_short(self.last_return)} after {self.step} steps, {seconds:.0f} s")
 
     @property
     def best_return(self) -> float:
@@ -447,6 +448,7 @@ class Run:
             self._logger.log(means | self._seconds, step)
             self._status.update(step)  # pyright: ignore[reportOptionalMemberAccess]
             self._sums, self._seconds = {}, {}
+            release_memory()
         every = settings.eval_every
         if self._evaluate is not None and every is not None and (step % every == 0 or final):
             self._lap(None)

@@ -77,12 +77,20 @@ def test_a_row_holds_means_since_the_last_row_and_nothing_twice(tmp_path):
     assert sorted(times) == ["time/model", "time/rollout", "time/train"]
 
 
+def test_freed_memory_is_returned_with_each_row(tmp_path, monkeypatch):
+    run, seen = make_run(tmp_path), []
+    monkeypatch.setattr("eqr_torchrl.lab.runs.run.release_memory", lambda: seen.append(run.step))
+    with run:
+        list(run.steps())
+    assert seen == [int(row["env_steps"]) for row in read_csv(tmp_path / "metrics.csv")] == [2, 4, 6]
+
+
 @pytest.mark.parametrize(("found", "shown"), [(-0.41234, "-0.412"), (361.94, "361.9"), (12345.6, "12345.6")])
 def test_the_last_line_shows_a_return_of_any_size(tmp_path, capsys, found, shown):
     run = make_run(tmp_path, lambda num_episodes, seed: [episode(0) | {"episode_return": found}])
     with run:
         list(run.steps())
-    assert f"{tmp_path}: return {shown} after 6 env steps" in capsys.readouterr().out
+    assert f"{tmp_path}: return {shown} after 6 steps" in capsys.readouterr().out
 
 
 def test_all_global_generators_are_seeded_on_request_alone():
