@@ -51,8 +51,10 @@ These are short runs on CPUs: the paper's benchmark of 250,000 steps, 16 tasks a
   names. Since then the defaults have changed: `quick` imagines 5 steps from 16 states a step (4 from 20 in these
   runs), one next state of each member (K = 1) comes with `algorithm=member_values` instead of `budget=laptop`, the
   randomised prior stays as the first fit made it, and learning no longer depends on the unit of the action
-  (Pendulum's is not 1). These runs were not repeated.
-- **Left out here:** tuning, runs that were stopped, earlier runs of the same seed. {doc}`results_appendix` has all of
+  (Pendulum's is not 1). `quick` ends at 1,500 steps, `laptop` makes one update a step with `tau=0.05` (two with 0.02 in
+  these runs), and `member_values` has other networks, priors and rollouts ({doc}`../concepts/choose_nothing`). These
+  runs were not repeated.
+- **Left out here:** every run with a note (tuning, stopped, comparisons), and earlier runs of the same seed. {doc}`results_appendix` has all of
   them, failures included, with commits and commands.
 """
 
@@ -153,9 +155,8 @@ def task_section(task: str, curves: pd.DataFrame, info: pd.DataFrame, source: di
 
 def without_seed(command: str) -> str:
     """The command with its seed left open, so that the seeds of a setting share a line."""
-    return " ".join(
-        "seed=SEED" if part.startswith("seed=") else part for part in command.split() if not part.startswith("run_dir=")
-    )
+    parts = ["seed=SEED" if part.startswith("seed=") else part for part in command.split()]
+    return " ".join(part for part in parts if "resume=" in command or not part.startswith("run_dir="))
 
 
 def wrapped(command: str, width: int = 90) -> str:

@@ -39,8 +39,8 @@ print(len(replay), "transitions; angle cosine, sine, speed:", shape)
 # A posterior over dynamics
 # -------------------------
 #
-# Five networks predict the change of the observation and the reward, each with its own initial weights, its own
-# bootstrap sample. They train as one batched network.
+# Five networks predict the change of the observation and the reward, each with its own initial weights and its
+# own bootstrap sample. They train as one batched network.
 
 world_model = GaussianEnsemble(3, 1, num_members=5, num_cells=(100, 100))
 report = FixedStepsFit(world_model, num_steps=400)(replay[:])

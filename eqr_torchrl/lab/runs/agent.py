@@ -230,7 +230,7 @@ def load_agent(source: str | Path, *, which: str = "last", env: EnvBase | None =
 
     Args:
         source: a run folder; one of its checkpoints; or a policy file, such as ``checkpoints/policy.pt``, under any
-            name. A policy file holds data, some kilobytes, and needs neither the environment nor Hydra.
+            name. A policy file holds data, about 90 kB, and needs neither the environment nor Hydra.
             ``pretrained/TASK`` is one that comes with the package.
         which: of a run folder, ``"last"`` is the newest checkpoint with all its parts, ``"best"`` the policy of the
             best evaluation; its return and number of episodes are the agent's ``evaluation``.
