@@ -54,8 +54,8 @@ These are short runs on CPUs: the paper's benchmark of 250,000 steps, 16 tasks a
   (Pendulum's is not 1). `quick` ends at 1,500 steps, `laptop` makes one update a step with `tau=0.05` (two with 0.02 in
   these runs), and `member_values` has other networks, priors and rollouts ({doc}`../concepts/choose_nothing`). These
   runs were not repeated.
-- **Left out here:** every run with a note (tuning, stopped, comparisons), and earlier runs of the same seed. {doc}`results_appendix` has all of
-  them, failures included, with commits and commands.
+- **Left out here:** every run with a note (tuning, stopped, comparisons), and earlier runs of the same seed.
+  {doc}`results_appendix` has all of them, failures included, with commits and commands.
 """
 
 APPENDIX = """% Written by benchmarks/results_page.py from benchmarks/results/*.csv. Edit those, not this page.
