@@ -90,9 +90,85 @@ def test_intervals_hold_real_returns_of_other_episodes_as_often_as_they_say(drif
     inside = []
     for episode in walk_log(40, seed=9).split(LIMIT):
         value, within, between = judge._imagined(_Replay(episode["action"]), episode["observation"][:1], LIMIT)
-        half = judge.width * (between[0].var(correction=1) + within[0] + judge.unforeseen).sqrt()
+        half = judge.width * (between[0].var(correction=1) + within[0] + judge.unforeseen + judge.bias**2).sqrt()
         inside.append(bool((episode["next", "reward"].sum() - value[0]).abs() <= half))
     assert 0.6 <= sum(inside) / len(inside) <= 1.0
+
+
+@pytest.mark.parametrize("horizon", [1, 2, 6])
+def test_intervals_hold_real_returns_where_the_horizon_is_shorter_than_an_episode(monkeypatch, horizon):
+    """What comes after it is the value of the logging policy, whose error a whole episode shows, and no late piece."""
+    monkeypatch.setattr(Judge, "_trusted", lambda judge: horizon)
+    inside, errors = [], []
+    for seed in range(3):
+        judge, _ = make_judge(Walk(), seed=seed, num_episodes=1)
+        assert judge.num_scores == len(judge.held_out) == 18  # one an episode
+        for episode in walk_log(40, seed=9 + seed).split(LIMIT):
+            value, within, between = judge._imagined(_Replay(episode["action"]), episode["observation"][:1], LIMIT)
+            half = judge.width * (between[0].var(correction=1) + within[0] + judge.unforeseen + judge.bias**2).sqrt()
+            errors.append(episode["next", "reward"].sum() - value[0])
+            inside.append(bool(errors[-1].abs() <= half))
+    assert sum(inside) / len(inside) > 0.85
+    assert judge.unforeseen > 0.3 * torch.stack(errors).square().mean()
+
+
+class Paid(Walk):
+    """A reward of 1 a step, or as much more as it is ``too_high``."""
+
+    def __init__(self, too_high=0.0, **options):
+        super().__init__(**options)
+        self.too_high = too_high
+
+    def forward(self, observation, action):
+        loc, scale = super().forward(observation, action)
+        return torch.cat([loc[..., :1], torch.full_like(loc[..., 1:], 1.0 + self.too_high)], -1), scale
+
+
+def paid_log(num_episodes=60):
+    data = walk_log(num_episodes)
+    data["next", "reward"].fill_(1.0)
+    return data
+
+
+def test_an_error_that_all_held_out_episodes_share_is_not_averaged_away():
+    """Twelve rewards of 1 that are imagined 0.3 too high: 15.6 in place of 12, for a mean of ten episodes too."""
+    train, held_out = split_episodes(paid_log(), 0.3, seed=0)
+    env = ModelBasedEnv(Paid(0.3, drift=0.002), specs_of(train), termination_fn=never_terminates)
+    judge = Judge(env, train, held_out)
+    assert judge.horizon == LIMIT and judge.bias == pytest.approx(-3.6, abs=1e-3)
+    found = judge(Constant(0.0))
+    assert found.value == pytest.approx(15.6, abs=1e-3) and found.low < 12.0 + 1e-3
+
+
+def test_pieces_of_episodes_are_not_what_whole_ones_are_judged_by():
+    """An exact model: 12 a whole episode. Pieces of two steps earn 2, which is no error of 10."""
+    data = paid_log(40)
+    pieces = data[32 * LIMIT :].reshape(8, LIMIT)[:, :2].clone()
+    pieces["next", "truncated"][:, -1] = pieces["next", "done"][:, -1] = True
+    train, held_out = data[: 20 * LIMIT], torch.cat([data[20 * LIMIT : 32 * LIMIT], pieces.reshape(-1)])
+    env = ModelBasedEnv(Paid(), specs_of(data), termination_fn=never_terminates)
+    judge = Judge(env, train, held_out)
+    assert judge.num_scores == 12 and len(judge.held_out) == 20
+    low, value, high = sorted(judge(Constant(0.0)))
+    assert 11.9 < low <= value <= high < 12.1
+
+
+@pytest.mark.parametrize(("num_held_out", "share"), [(1, 1 / 2), (5, 5 / 6), (8, 8 / 9), (9, 0.9), (30, 0.9)])
+def test_few_held_out_episodes_make_an_interval_of_less(num_held_out, share):
+    data = walk_log(40)
+    env = ModelBasedEnv(Walk(), specs_of(data), termination_fn=never_terminates)
+    judge = Judge(env, data[: 10 * LIMIT], data[-num_held_out * LIMIT :])
+    assert judge.confidence == pytest.approx(share)
+    line = offline_report(judge, Constant(0.0), data[: 10 * LIMIT])[-2]
+    assert f"{share:.0%} interval of the mean" in line
+
+
+def test_one_member_cannot_be_judged_by():
+    data = walk_log(4)
+    env = ModelBasedEnv(Paid(), specs_of(data), termination_fn=never_terminates)
+    env.world_model.num_members = 1
+    with pytest.raises(ValueError, match="model_env must have at least 2 members"):
+        Judge(env, data[: 2 * LIMIT], data[2 * LIMIT :])
 
 
 def test_an_end_that_no_member_foresees_widens_every_interval_by_its_share():
@@ -176,7 +252,7 @@ def test_the_page_names_the_worst_entry_and_what_the_policy_is_the_best_of(walk)
     lines = offline_report(judge, Constant(0.3), train, names="x", called="(step 7, file) ", num_judgements=4)
     assert "of the worst, entry 0 (x), and" in lines[0]
     assert lines[4].startswith("this policy        (step 7, file) return ")
-    assert lines[4].endswith("held-out predictions; the best of 4 judgements, so a little high")
+    assert lines[4].endswith("held-out episodes; the best of 4 judgements, so a little high")
 
 
 def test_the_logging_policy_is_measured_over_whole_episodes():

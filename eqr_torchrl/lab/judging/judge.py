@@ -38,19 +38,22 @@ class Judge:
 
     .. math:: \hat J = \mathrm{E}_m \mathrm{E}_{s_0} \Big[ \sum_{t<h} r_t + V(s_h, L - h) \Big]
 
-    The interval is :math:`\hat J \pm q\,s`, where :math:`s^2` is the variance of that mean over members plus what is
-    left in it of the rollouts' own noise and of ``unforeseen``, the mean square of the errors on held-out episodes
-    beyond these two: a rare end that no member foresees. :math:`q` is conformal (split; `Lei et al. (2018)
-    <https://arxiv.org/abs/1604.04173>`_): the logged actions of held-out episodes are imagined in the same way,
-    and a share ``confidence`` of their real returns lies within ``q`` standard deviations.
+    The interval is :math:`\hat J \pm q\,s`. The logged actions of held-out episodes are imagined in the same way, from
+    their first states; ``bias`` is the mean error of their returns, and ``unforeseen`` the variance of these errors
+    beyond what members and rollouts tell, such as a rare end that no member foresees. :math:`s^2` is the variance of
+    :math:`\hat J` over members, and ``bias`` squared, and what is left in a mean of ``num_episodes`` of the noise of
+    rollouts and of ``unforeseen``, and of the starts. :math:`q` is conformal (split; `Lei et al. (2018)
+    <https://arxiv.org/abs/1604.04173>`_): a share ``confidence`` of the real returns of single held-out episodes lies
+    within ``q`` standard deviations.
 
     Judge in members that the policy was not trained in: it has learned to exploit the errors of the others.
 
     Args:
-        model_env: fitted members as an environment, with the rule of the episodes' end.
+        model_env: two or more fitted members as an environment, with the rule of the episodes' end.
         train: transitions of training episodes, from :func:`~eqr_torchrl.lab.logs.split_episodes`.
         held_out: transitions of held-out episodes.
-        confidence: share of real returns that an interval is to hold.
+        confidence: share of real returns that an interval is to hold. From n held-out episodes it is n / (n + 1) at
+            most, which is what the attribute says.
         num_episodes: over how many episodes the return is averaged that the interval is to hold.
         seed: of features and rollouts.
 
@@ -58,7 +61,9 @@ class Judge:
         horizon: steps that are imagined.
         limit: steps of the longest episode, the time limit that is assumed.
         width: :math:`q`, in standard deviations.
+        bias: mean of real minus imagined returns of held-out episodes, in units of reward.
         unforeseen: of the return of an episode, in squared units of reward.
+        num_scores: how many held-out episodes the width is calibrated on: those that are whole, as below, if any are.
         logged: mean return of the logging policy, with the interval of its standard error: over the ``whole`` episodes.
         whole: how many held-out and training episodes terminated or have nine tenths of ``limit`` steps: a return over
             fewer steps compares with nothing. 0 if they are fewer than three: then ``logged`` is over all episodes.
@@ -89,13 +94,16 @@ class Judge:
     ) -> None:
         if not 0 < confidence < 1:
             raise ValueError(f"confidence must be between 0 and 1, got {confidence}.")
-        self.model_env, self.seed, self.num_episodes, self.confidence = model_env, seed, num_episodes, confidence
+        if model_env.world_model.num_members < 2:
+            raise ValueError("model_env must have at least 2 members, whose differences are judged: got 1.")
+        self.model_env, self.seed, self.num_episodes = model_env, seed, num_episodes
         episodes, self.held_out = [*episodes_of(train), *episodes_of(held_out)], episodes_of(held_out)
         self.limit = max(map(len, episodes))
         first = torch.stack([returns_to_go(episode)[0] for episode in episodes])
         self.scale = float(first.std(correction=0)) or 1.0
-        long = [len(part) >= 0.9 * self.limit or bool(part["next", "terminated"][-1]) for part in episodes]
+        long = [self._is_whole(part) for part in episodes]
         self.whole = sum(long) if sum(long) > 2 else 0
+        self._judged = [part for part in self.held_out if self.whole and self._is_whole(part)] or self.held_out
         first = first[torch.tensor(long)] if self.whole else first
         error = 1.645 * float(first.std(correction=1)) / math.sqrt(len(first)) if len(first) > 1 else math.inf
         self.logged = Judgement(float(first.mean()), float(first.mean()) - error, float(first.mean()) + error)
@@ -103,15 +111,17 @@ class Judge:
         self.trusted = self._trusted()
         self.horizon = max(min(self.trusted, self.limit), 1)
         self._fit_value(train)
-        self.width = self._calibrate(confidence)
+        self.num_scores = len(self._judged)
+        self.confidence = min(confidence, self.num_scores / (self.num_scores + 1))
+        self.width = self._calibrate()
 
     def __call__(self, policy: Any) -> Judgement:
         """Judges the deterministic actions of a policy that reads ``observation`` and writes ``action``."""
-        starts = torch.stack([episode["observation"][0] for episode in self.held_out])
+        starts = torch.stack([episode["observation"][0] for episode in self._judged])
         value, within, between = self._imagined(policy, starts, self.limit)
-        # of rollouts, of where they start, and of what no member foresees
-        noise = (within.mean() + value.var(correction=0) + self.unforeseen) / self.num_episodes
-        deviation = (between.mean(0).var(correction=1) + noise).sqrt()
+        share = 1 / self.num_episodes  # of noise that is left in the mean of so many episodes
+        noise = share * (within.mean() + self.unforeseen) + (share + 1 / len(starts)) * value.var(correction=0)
+        deviation = (between.mean(0).var(correction=1) + self.bias**2 + noise).sqrt()
         value, half = float(value.mean()), self.width * float(deviation)
         return Judgement(value, value - half, value + half)
 
@@ -119,41 +129,37 @@ class Judge:
         """The lower end as an evaluation of one episode: the score by which a run keeps a policy."""
         return {"episode": 0, "episode_return": found.low, "episode_length": self.horizon, "terminated": 0}
 
-    def _imagined(self, policy: Any, starts: Tensor, limits: Tensor | int) -> tuple[Tensor, Tensor, Tensor]:
+    def _is_whole(self, episode: TensorDictBase) -> bool:
+        return len(episode) >= 0.9 * self.limit or bool(episode["next", "terminated"][-1])
+
+    def _imagined(self, policy: Any, starts: Tensor, limit: int) -> tuple[Tensor, Tensor, Tensor]:
         """Mean return of each start ``[R]``, variance of a return in a member ``[R]``, means of members ``[R, M]``."""
-        left = torch.as_tensor(limits).expand(len(starts)).sub(self.horizon).clamp(min=0)
+        horizon = min(self.horizon, limit)
 
         def later(tensordict: TensorDictBase) -> Tensor:  # [M, R * P]
             state = tensordict["observation"]
-            remaining = left.to(state.device).repeat_interleave(ROLLOUTS).expand(state.shape[:-1])
-            return self._value(state, remaining)
+            return self._value(state, torch.full(state.shape[:-1], limit - horizon))
 
         returns = member_returns(
-            self.model_env, policy, starts, horizon=self.horizon, gamma=1.0, num_rollouts=ROLLOUTS,
+            self.model_env, policy, starts, horizon=horizon, gamma=1.0, num_rollouts=ROLLOUTS,
             deterministic=True, final_value=later, seed=self.seed,
         ).returns  # fmt: skip
         return returns.mean((1, 2)), returns.var(-1).mean(1), returns.mean(-1)
 
-    def _calibrate(self, confidence: float) -> float:
+    def _calibrate(self) -> float:
         errors, variances = [], []
-        for episode in self.held_out:
-            real, ended = returns_to_go(episode), bool(episode["next", "terminated"][-1])
-            limit = self.limit if ended else len(episode)
-            for begin in range(0, max(limit - self.horizon, 0) + 1, self.horizon):
-                if begin >= len(episode):
-                    break
-                actions = episode["action"][begin:]
-                start = episode["observation"][begin : begin + 1]
-                value, within, between = self._imagined(_Replay(actions), start, limit - begin)
-                errors.append(float(real[begin] - value[0]))
-                variances.append(float(between[0].var(correction=1) + within[0]))
-        squared, variance = torch.tensor(errors).square(), torch.tensor(variances)
+        for episode in self._judged:
+            limit = self.limit if episode["next", "terminated"][-1] else len(episode)
+            value, within, between = self._imagined(_Replay(episode["action"]), episode["observation"][:1], limit)
+            errors.append(float(returns_to_go(episode)[0] - value[0]))
+            variances.append(float(between[0].var(correction=1) + within[0]))
+        error, variance = torch.tensor(errors), torch.tensor(variances)
+        self.bias = float(error.mean())
         # members that agree by chance are not certain: a share of the spread of returns at least
-        self.unforeseen = max(float((squared - variance).mean()), (0.02 * self.scale) ** 2)
-        scores = (squared / (variance + self.unforeseen)).sqrt().sort().values.tolist()
-        rank = math.ceil((len(scores) + 1) * confidence)
-        self.num_scores = len(scores)
-        return scores[min(rank, len(scores)) - 1]
+        beyond = float(error.var(correction=0) - variance.mean())
+        self.unforeseen = max(beyond, (0.02 * self.scale) ** 2)
+        scores = (error.abs() / (variance + self.unforeseen + self.bias**2).sqrt()).sort().values.tolist()
+        return scores[min(math.ceil((len(scores) + 1) * self.confidence), len(scores)) - 1]
 
     def _trusted(self) -> int:
         """Steps that the members predict better than the mean of all states, on held-out episodes."""

@@ -79,7 +79,7 @@ def offline_report(
         *_early_ends(judge, policy, train),
         f"logging policy     return {judge.logged} of an episode, mean of {of}",
         f"this policy        {called}return {found} of an episode: {judge.confidence:.0%} interval of the mean of "
-        f"{judge.num_episodes} episodes, from {judge.num_scores} held-out predictions{chosen}",
+        f"{judge.num_episodes} episodes, from {judge.num_scores} held-out episodes{chosen}",
         f"advice             {advice(judge, found, explained=median, reward=reward)}",
     ]
 
