@@ -41,6 +41,7 @@ from eqr_torchrl.lab.diagnostics import (
     rollout_drift,
     sample_episodes,
     spread_verdict,
+    tail_steps,
     trajectory_windows,
     trusted_horizon,
     value_map,
@@ -87,7 +88,7 @@ def main() -> None:
         return
     cfg: Any = OmegaConf.create(agent.settings)
     folder, actor, critic, alpha = agent.folder, agent.actor, agent.critic, agent.alpha
-    steps = 2 * math.ceil(math.log(TAIL) / math.log(cfg.gamma))  # the first half has small tails
+    steps = 2 * tail_steps(cfg.gamma)  # the first half has small tails
     env = agent.make_env(max_episode_steps=steps)
     model_env = agent.make_model_env(env)
     out = args.out or folder / "figures" / "diagnostics"

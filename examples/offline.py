@@ -47,7 +47,7 @@ def main(cfg: DictConfig) -> float | None:
     optimizer, updater = instantiate(cfg.optim, loss), SoftUpdate(loss, tau=cfg.tau)
     near = logs.NearTheLog(actor, train, weight=cfg.clone_weight, gamma=cfg.gamma)
     update = make_update(  # the values of the clone come first, then a better policy near the log
-        lambda batch: near(loss(successors(batch)), improve=run.step > cfg.values_first),
+        lambda batch: near(loss(successors(batch)), improve=run.step > cfg.values_first, unit=loss.value_unit),
         optimizer, updater, sample=model_buffer.sample,
     )  # fmt: skip
     simulator = instantiate(cfg.env, seed=cfg.seed) if cfg.env else None

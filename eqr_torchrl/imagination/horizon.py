@@ -80,8 +80,10 @@ def steps_within(errors: Tensor, threshold: float) -> int:
     return int((errors <= threshold).cumprod(0).sum())
 
 
-def newest_transitions(replay: ReplayBuffer, count: int) -> TensorDictBase:
+def newest_transitions(replay: ReplayBuffer, count: int, *, num_envs: int = 1) -> TensorDictBase:
     """The last ``count`` transitions, or as many as there are, in their order.
+
+    Of ``num_envs`` simulators that were written in turn, those of one follow those of another, and as many of each.
 
     Examples:
         >>> replay = make_replay_buffer(4)
@@ -91,4 +93,5 @@ def newest_transitions(replay: ReplayBuffer, count: int) -> TensorDictBase:
     """
     size = len(replay)
     end = replay.writer.state_dict()["_cursor"] + size  # rows are written in turn
-    return replay[(end - torch.arange(min(count, size), 0, -1)) % size]
+    back = torch.arange(min(count, size) // num_envs * num_envs, 0, -1).view(-1, num_envs).T.reshape(-1)
+    return replay[(end - back) % size]

@@ -117,7 +117,7 @@ class ModelBasedEnv(ModelBasedEnvBase):
             terminated = checked("termination_fn", self.termination_fn, next_observation, action)
         else:
             rows = (value.flatten(1, 2) for value in (next_observation, action))
-            probability = self.world_model.termination_probability(*rows).view(*reward.shape)
+            probability = self.world_model.termination_probability(*rows).view(*sample.shape[:-1], 1)
             terminated = torch.rand_like(probability) < probability
         reward = reward + self.world_model.terminal_reward * terminated
         if self.reward_fn is not None:

@@ -187,6 +187,7 @@ class BranchedRollouts:
         self.capacity = sum(count for _, count in self.rollouts) * world_model.num_members * retained_rounds
         if len({model_env.member for model_env, _ in self.rollouts}) < len(self.rollouts):
             raise ValueError(f"rules must have different members, got {[dict(rule) for rule in rules]}.")
+        self.num_envs = max(env.batch_size.numel(), 1)
         one = env.fake_tensordict().reshape(-1)[0].select(*TRANSITION_KEYS)  # of the first of several simulators
         self.transition: TensorDictBase = one.set("member", torch.zeros(1, dtype=torch.int64)).select(*self.keys)
 
@@ -198,7 +199,7 @@ class BranchedRollouts:
         if self.horizon_range is not None:
             fewest, most = self.horizon_range
             scale = replay[:]["observation"].std(0, correction=0)
-            newest = newest_transitions(replay, self.steps_per_round)
+            newest = newest_transitions(replay, self.steps_per_round, num_envs=self.num_envs)
             errors = open_loop_errors(self.model_env.world_model, newest, longest=most, scale=scale)
             self.horizon = max(steps_within(errors, self.error_threshold), fewest)
         return self.horizon

@@ -63,6 +63,7 @@ def make_update(
         before_step: called between backward and optimiser step, where gradients can be clipped.
         after_step: called after the optimiser step, such as the ``step`` of a learning-rate scheduler.
         policy_every: policy and temperature learn in one of so many updates, the critics in each. Defaults to ``1``.
+            Updates are counted from here, also in a resumed run.
         cuda_graph: whether the step on a batch is recorded at its fifth call and replayed from then on (CUDA only).
             Batches must keep their keys and shapes.
 

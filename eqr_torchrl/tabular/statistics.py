@@ -67,7 +67,8 @@ def count_transitions(trajectories: TensorDictBase, num_states: int, num_actions
     batch = trajectories.batch_size[:-1]
     state, action, next_state = (trajectories[key] for key in ("observation", "action", ("next", "observation")))
     reward, done = trajectories["next", "reward"].squeeze(-1).double(), trajectories["next", "done"].squeeze(-1)
-    for name, index, size in (("observation", state, num_states), ("action", action, num_actions)):
+    parts = [("observation", state, num_states), ("action", action, num_actions)]
+    for name, index, size in [*parts, ("next observation", next_state, num_states)]:
         if index.is_floating_point() or index.shape != trajectories.batch_size:
             raise ValueError(
                 f"{name} must hold one integer per step, shape {tuple(trajectories.batch_size)}: "

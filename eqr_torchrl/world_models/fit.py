@@ -221,8 +221,11 @@ class EarlyStoppingFit(WorldModelFit):
         reference = mean_errors(model, rows, validation)  # [2, M]; later of the last fall that counted
         best, active = reference[score], torch.ones(num_members, dtype=torch.bool, device=device)
         since_fall, member_epochs = torch.zeros(2, num_members, dtype=torch.long, device=device)
-        parameters = list(model.layers.parameters())  # not those of terminations, which held-out errors do not measure
+        parameters = list(model.layers.parameters())
         best_weights = [parameter.detach().clone() for parameter in parameters]
+        # held-out errors do not measure terminations: a member keeps those of its last epoch
+        end_parameters = [] if model.termination is None else list(model.termination.parameters())
+        last_weights = [parameter.detach().clone() for parameter in end_parameters]
         ends, epoch = self._end_batches(rows, order[:num_train]), 0
         try:
             while active.any() and (self.max_epochs is None or epoch < self.max_epochs):
@@ -236,12 +239,15 @@ class EarlyStoppingFit(WorldModelFit):
                 for kept, parameter in zip(best_weights, parameters, strict=True):
                     kept[improved] = parameter.detach()[improved]
                 fell = errors < torch.stack([reference[0] * (1 - self.min_improvement), reference[1] - least])
+                for kept, parameter in zip(last_weights, end_parameters, strict=True):
+                    kept[active] = parameter.detach()[active]
                 reference = torch.where(fell, errors, reference)
                 since_fall = torch.where(fell.any(0), 0, since_fall + 1)
                 member_epochs += active
                 active = active & (since_fall < self.patience)
         finally:
-            for kept, parameter in zip(best_weights, parameters, strict=True):
+            kept_weights = [*best_weights, *last_weights]
+            for kept, parameter in zip(kept_weights, [*parameters, *end_parameters], strict=True):
                 parameter.data.copy_(kept)
         mse, nll = mean_errors(model, rows, validation, units=True).tolist()
         counts = {"train_rows": num_train, "validation_rows": num_validation}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tensordict import TensorDict
+from torchrl.envs import SerialEnv
 
 from eqr_torchrl.imagination import (
     BranchedRollouts,
@@ -62,6 +63,26 @@ def test_the_newest_transitions_are_those_that_came_last_also_in_a_full_buffer()
         last = newest_transitions(replay, 12)["next", "observation"][:, 0]
         end = row["next", "observation"][0, 0].item()
         assert last.tolist() == [x + 1 for x in range(max(0, int(end) - 12), int(end))]
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_the_newest_transitions_of_several_simulators_follow_one_another(lost):
+    """Rows 0, 50, 1, 51, ... of two that were written in turn; one row less moves the turn."""
+    replay = make_replay_buffer(100)
+    replay.extend(torch.stack([walk(20), walk(20, 50.0)], 1).reshape(-1)[: 40 - lost])
+    last = newest_transitions(replay, 7, num_envs=2)["observation"][:, 0].tolist()  # three of each
+    one, other = [17.0, 18.0, 19.0], [67.0, 68.0, 69.0]
+    assert last == (one + other if lost == 0 else [66.0, 67.0, 68.0] + one)
+
+
+def test_the_horizon_of_several_simulators_is_that_of_each(known_model):
+    replay = make_replay_buffer(100)
+    replay.extend(torch.stack([walk(30), walk(30, 50.0)], 1).reshape(-1))
+    two = BranchedRollouts(
+        known_model([1.0], [0.0]), SerialEnv(2, toy_env), termination_fn=never_terminates, horizon_range="auto",
+        steps_per_round=60,
+    )  # fmt: skip
+    assert two.adapt_horizon(replay) == 25  # the most; six trajectories of each are so long
 
 
 def rollouts(model, **kwargs) -> BranchedRollouts:

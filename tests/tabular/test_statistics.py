@@ -46,6 +46,13 @@ def test_out_of_range_indices_are_refused(states, actions, message):
         count_transitions(trajectories(), states, actions)
 
 
+def test_a_next_state_out_of_range_is_refused():
+    batch = trajectories()
+    batch["next", "observation"][1, 2] = 3  # an absorbing state that was not counted
+    with pytest.raises(ValueError, match=r"next observation must lie in 0..2: got 0..3"):
+        count_transitions(batch, 3, 2)
+
+
 def test_continuous_states_are_refused():
     batch = trajectories()
     batch["observation"] = batch["observation"].float()

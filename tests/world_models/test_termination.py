@@ -6,7 +6,10 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from eqr_torchrl.imagination import EnsembleSuccessors, ModelBasedEnv
+from eqr_torchrl.testing import toy_env
 from eqr_torchrl.world_models import EarlyStoppingFit, FixedStepsFit, GaussianEnsemble
+from eqr_torchrl.world_models import fit as fits
 
 
 def transitions(rows: int) -> TensorDict:
@@ -71,6 +74,36 @@ def test_members_learn_from_samples_of_their_own():
     FixedStepsFit(model, num_steps=30, lr=3e-3)(transitions(200))
     first, second, _ = probability(model, transitions(50))
     assert (first - second).abs().max() > 1e-3
+
+
+def test_a_member_that_has_stopped_keeps_the_ends_of_its_last_epoch(monkeypatch):
+    """Adam's momentum and weight decay would move them on while others learn."""
+    model, seen, measure = make(), [], fits.mean_errors
+
+    def recorded(*args, **kwargs):
+        seen.append([parameter.detach().clone() for parameter in model.termination.parameters()])
+        return measure(*args, **kwargs)
+
+    monkeypatch.setattr(fits, "mean_errors", recorded)
+    epochs = EarlyStoppingFit(model, lr=1e-2, patience=2, max_epochs=30)(transitions(300))["member_epochs"]
+    assert min(epochs) < max(epochs)
+    for member, last in enumerate(epochs):  # measured once before the first epoch
+        for kept, now in zip(seen[last], model.termination.parameters(), strict=True):
+            assert (kept[member] == now[member]).all()
+
+
+def test_ends_are_learned_also_where_the_reward_is_known():
+    """No entry of a sample is a reward; ends are drawn with the learned probability all the same."""
+    model = make(learn_reward=False)
+    FixedStepsFit(model, num_steps=200, lr=3e-3)(transitions(2000))
+    known = {"termination_fn": None, "reward_fn": lambda observation, action, following: 3.0 * action}
+    model_env = ModelBasedEnv(model, toy_env(2, 1), **known)
+    rows = transitions(2000)
+    batch = EnsembleSuccessors(model_env, num_next_states=2)(rows.clone())
+    assert batch["next", "terminated"].shape == (2000, 3, 2, 1)
+    share, stated = batch["next", "terminated"].float().mean((0, 2, 3)), probability(model, rows).mean(1)
+    torch.testing.assert_close(share, stated, atol=0.03, rtol=0.0)
+    torch.testing.assert_close(batch["next", "reward"][:, 0, 0], 3.0 * rows["action"])
 
 
 def test_the_flags_must_be_in_the_data_and_the_option_on():

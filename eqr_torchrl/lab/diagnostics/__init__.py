@@ -14,7 +14,7 @@ from eqr_torchrl.lab.diagnostics.model_errors import ModelErrors, held_out_error
 from eqr_torchrl.lab.diagnostics.plots import plot_calibration, plot_steps, plot_value_distribution, plot_value_maps
 from eqr_torchrl.lab.diagnostics.returns import Episodes, MemberReturns, member_returns, sample_episodes
 from eqr_torchrl.lab.diagnostics.spread import ValueSpread, spread_verdict, value_spread
-from eqr_torchrl.lab.diagnostics.start_values import plot_start_values
+from eqr_torchrl.lab.diagnostics.start_values import plot_start_values, tail_steps
 
 __all__ = [
     "ConformalInterval",
@@ -37,6 +37,7 @@ __all__ = [
     "rollout_drift",
     "sample_episodes",
     "spread_verdict",
+    "tail_steps",
     "trajectory_windows",
     "trusted_horizon",
     "value_map",

@@ -19,6 +19,16 @@ TAIL = 0.01  # share of a value that may lie beyond the end of a rollout
 _STATES, _ROLLOUTS = 3, 10  # start states, and rollouts from each in each member
 
 
+def tail_steps(gamma: float) -> int:
+    """Steps after which 1 % of a value of discount ``gamma`` is left; without discount 1,000.
+
+    Examples:
+        >>> tail_steps(0.99), tail_steps(0.0), tail_steps(1.0)
+        (459, 1, 1000)
+    """
+    return math.ceil(math.log(TAIL) / math.log(gamma)) if 0 < gamma < 1 else int(1 + 999 * gamma)
+
+
 def plot_start_values(
     env: EnvBase,
     policy: TensorDictModuleBase,
@@ -40,7 +50,7 @@ def plot_start_values(
         critic: as in :func:`value_quantiles`.
         model_env: the world model as an environment, M members.
         path: file to write.
-        gamma: discount, in [0, 1).
+        gamma: discount.
         alpha: entropy temperature, as in :func:`sample_episodes`.
 
     Returns:
@@ -57,7 +67,7 @@ def plot_start_values(
     observation = torch.stack(observations).flatten(0, -2)[:_STATES]  # of several environments, one after the other
     if value_quantiles(critic, policy, observation[:1]).shape[-1] < 2:
         return None
-    horizon = min(math.ceil(math.log(TAIL) / math.log(gamma)), 1000) if gamma > 0 else 1
+    horizon = min(tail_steps(gamma), 1000)
     spread = value_spread(
         model_env, policy, critic, observation, horizon=horizon, gamma=gamma, alpha=alpha, num_rollouts=_ROLLOUTS
     )

@@ -104,7 +104,7 @@ class PenalizedModel(WorldModel):
     def forward(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Prediction of the model inside, with the penalised reward."""
         loc, scale = self.world_model(observation, action)
-        if observation.stride(0) == 0:  # the same rows in every member, as successors ask for them
+        if observation.stride(0) == action.stride(0) == 0:  # the same rows in every member, as successors ask for them
             found = disagreement(self.world_model, observation[0], action[0]).expand(len(loc), -1, -1)
         else:
             found = disagreement(self.world_model, observation, action)
@@ -171,10 +171,11 @@ def clone_loss(actor: Any, data: TensorDictBase, batch_size: int = 256) -> Tenso
 class NearTheLog:
     r"""Adds :func:`clone_loss` to a policy's loss, so that the policy improves where the log lets it.
 
-    .. math:: L_\pi + w\, \mathrm{std}_D\Big[\sum_i \gamma^i r_{t+i}\Big] L_{clone}
+    .. math:: L_\pi + \frac wu\, \mathrm{std}_D\Big[\sum_i \gamma^i r_{t+i}\Big] L_{clone}
 
     As `Fujimoto and Gu (2021) <https://arxiv.org/abs/2106.06860>`_ do, with the standard deviation of the log's returns
-    for the scale of values: no critic that still learns moves it.
+    for the scale of values: no critic that still learns moves it. :math:`u` is the unit of the loss
+    (:attr:`~eqr_torchrl.objectives.SoftActorCriticLoss.value_unit`), so that the unit of the reward changes nothing.
 
     Args:
         actor: the policy.
@@ -193,7 +194,9 @@ class NearTheLog:
             raise ValueError(f"weight must be a finite number of at least 0, got {weight!r}.")
         self.actor, self.data, self.weight = actor, data, weight * spread_of_returns(data, gamma)
 
-    def __call__(self, losses: TensorDictBase, *, improve: bool) -> TensorDictBase:
+    def __call__(self, losses: TensorDictBase, *, improve: bool, unit: Tensor | float = 1.0) -> TensorDictBase:
         """The same losses with another ``loss_actor``: of a clone whose values are learned, if not to ``improve``."""
-        own = losses["loss_actor"] if improve else 0.0
-        return losses.set("loss_actor", own + self.weight * clone_loss(self.actor, self.data))
+        own = losses["loss_actor"] if improve else 0.0 * losses["loss_actor"]
+        if self.weight:
+            own = own + self.weight / unit * clone_loss(self.actor, self.data)
+        return losses.set("loss_actor", own)

@@ -43,7 +43,7 @@ def split_episodes(data: TensorDictBase, held_out: float = 0.2, *, seed: int = 0
 
     Args:
         data: transitions in the order of the log, batch size ``[n]``.
-        held_out: share of the episodes that are held out, at least one.
+        held_out: share of the episodes that are held out, at least one, and at most all but one.
         seed: of the draw.
 
     Returns:
@@ -66,7 +66,7 @@ def split_episodes(data: TensorDictBase, held_out: float = 0.2, *, seed: int = 0
     data["next", "done"] |= ends[:, None]
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     chosen = torch.zeros(count, dtype=torch.bool)
-    chosen[order[: max(round(held_out * count), 1)]] = True
+    chosen[order[: min(max(round(held_out * count), 1), count - 1)]] = True
     number = ends.cumsum(0) - ends.long()  # of the episode that each row belongs to
     return cast(TensorDict, data[~chosen[number]]), cast(TensorDict, data[chosen[number]])
 

@@ -13,6 +13,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from eqr_torchrl.lab.runs import latest_checkpoint, load_checkpoint
+from eqr_torchrl.lab.runs.folder import CONFIG_FILE, read_settings_file
 
 Columns = Mapping[str, str | Sequence[str]]
 
@@ -237,6 +238,10 @@ def _from_run(folder: Path) -> TensorDict:
         raise ValueError(f"source must be a run folder whose checkpoint holds a replay buffer: got {folder}.")
     n, rows = replay["num_rows"], replay["rows"]
     order = torch.arange(n).roll(-(replay["writer"].get("_cursor", 0) % n))  # from the oldest row of a ring
+    config = folder / CONFIG_FILE
+    env = read_settings_file(config).get("env") if config.is_file() else None
+    num_envs = (env or {}).get("num_envs") or 1  # which are written in turn: one after another
+    order = order[n % num_envs :].view(-1, num_envs).T.reshape(-1)
     arrays = {name: rows[name,] for name in ("observation", "action")}
     arrays |= {name: rows["next", name] for name in ("reward", "terminated")}
     arrays["next_observation"] = rows["next", "observation"]

@@ -125,6 +125,14 @@ def test_the_figure_of_a_run_shows_the_members_beside_the_critic(tmp_path, figur
     assert title.endswith("standard deviation 18.7, of its models 18.5; not compared with real episodes")
 
 
+def test_without_discount_a_thousand_steps_are_compared(tmp_path, figures):
+    model_env = ModelBasedEnv(Loops(), WalkEnv(), termination_fn=never)
+    title = plot_start_values(
+        WalkEnv(), gaussian_policy(), critic(1000 * VALUES), model_env, tmp_path / "start.png", gamma=1.0
+    )
+    assert title.startswith(("The critic is", "Not converged"))
+
+
 GOOD = ValueSpread(100, 0.1, True, critic_std=1.0, member_std=1.0, error=0.5)
 
 

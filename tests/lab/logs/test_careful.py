@@ -57,6 +57,19 @@ def test_penalised_rewards_are_less_by_the_disagreement():
     torch.testing.assert_close(PenalizedModel(Fan(), 2.0)(*own)[0][:, 0, -1], torch.tensor([-2 * 4.5**0.5, 0.0]))
 
 
+def test_penalties_are_those_of_each_members_own_action():
+    """The states may be one view of all members, as the first step of a rollout has them, and actions differ."""
+
+    class Push(Fan):
+        def forward(self, observation, action):
+            loc = torch.cat([self.sign * action, torch.zeros_like(action)], -1)
+            return loc, torch.zeros_like(loc)
+
+    state, action = torch.zeros(1, 1).expand(2, -1, -1), torch.tensor([[[1.0]], [[3.0]]])
+    rewards = PenalizedModel(Push(), 1.0)(state, action)[0][:, 0, -1]
+    torch.testing.assert_close(rewards, -torch.tensor([1.0, 3.0]) / 2**0.5)  # members part by -+a: deviation a
+
+
 def test_penalties_need_a_learned_reward():
     class Known(Fan):
         def __init__(self):
@@ -90,6 +103,18 @@ def test_the_clone_loss_counts_in_standard_deviations_of_the_logs_returns():
         found = NearTheLog(actor, data, weight=0.1, gamma=0.5)(losses.clone(), improve=improve)["loss_actor"]
         torch.manual_seed(0)
         assert found.item() == pytest.approx(own + 0.1 * spread * clone_loss(actor, data).item(), rel=1e-5)
+
+
+def test_the_unit_of_the_reward_does_not_change_how_near_to_the_log_a_policy_stays():
+    """Of rewards of another unit, losses of critics that learn in it are the same numbers: so is the clone's share."""
+    data, actor, found = toy_batch(B=50), toy_actor(), []
+    for unit in (1.0, 1000.0):
+        log = data.clone()
+        log["next", "reward"] *= unit
+        near = NearTheLog(actor, log, weight=0.1, gamma=0.9)
+        torch.manual_seed(0)
+        found.append(near(TensorDict({"loss_actor": torch.tensor(7.0)}), improve=True, unit=unit)["loss_actor"].item())
+    assert found[0] == pytest.approx(found[1], rel=1e-5) and found[0] != 7.0
 
 
 def test_a_policy_near_the_log_does_not_follow_values_that_no_action_of_the_log_supports():

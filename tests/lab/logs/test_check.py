@@ -19,6 +19,11 @@ def by_topic(data, **bounds):
     return {finding.topic: finding for finding in findings}
 
 
+def test_however_much_is_held_out_one_episode_is_left_to_train_on():
+    two = toy_env(max_steps=5).rollout(10, break_when_any_done=False)
+    assert [len(part) for part in split_episodes(two, 0.9)] == [5, 5]
+
+
 def test_a_good_log_has_no_fault():
     good = toy_env(max_steps=30).rollout(1350, break_when_any_done=False).clone()  # 45 episodes
     assert {finding.level for finding in check_transitions(good)} == {"ok"}

@@ -188,6 +188,21 @@ def test_the_replay_buffer_of_a_run_is_read_in_the_order_of_time(tmp_path):
     torch.testing.assert_close(data["next", "done"], rows["next", "done"][10:])
 
 
+@pytest.mark.parametrize("dropped", [0, 1, 2])
+def test_rows_of_several_simulators_are_read_one_simulator_after_another(tmp_path, dropped):
+    """Three simulators that were written in turn, of which the first ``dropped`` rows are lost."""
+    rows = [toy_env(max_steps=6).rollout(12, break_when_any_done=False).select(*TRANSITION_KEYS) for _ in range(3)]
+    replay = make_replay_buffer(36 - dropped)
+    replay.extend(torch.stack(rows, 1).reshape(-1))  # a ring: the oldest are written over
+    save_checkpoint(checkpoint_path(tmp_path, 36), {"parts": capture_state(replay=replay)})
+    (tmp_path / "config.yaml").write_text("{env: {num_envs: 3}}")
+    data = read_transitions(tmp_path)
+    steps = 12 if dropped == 0 else 11
+    expected = torch.cat([part[-steps:] for part in rows])
+    torch.testing.assert_close(data["observation"], expected["observation"])
+    torch.testing.assert_close(data["next", "done"].sum(), torch.tensor(6))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
