@@ -61,10 +61,22 @@ def test_the_one_setting_is_aggregated_over_its_tasks_and_shown_alone(pages):
     # (400 + 200) / 2,000 = 0.3; published there at 25,000 steps 345 and 197, at 100,000 steps 651 and 608
     assert "2 runs of 2 of the 16 tasks, each with the same setting, after 10 steps: mean of" in pages[0]
     assert "return / 1,000 0.300 (0.300 to 0.300), interquartile" in pages[0]
-    assert "| dmc/cheetah-run | 1 | 400 | 345 | 651 |" in pages[0]
-    assert "| dmc/walker-run | 1 | 200 | 197 | 608 |" in pages[0]
+    assert "| dmc/cheetah-run | 1 | 400 | 1.00 | 345 | 651 |" in pages[0]
+    assert "| dmc/walker-run | 1 | 200 | 1.00 | 197 | 608 |" in pages[0]
     assert "laptop |" not in pages[0]
     assert "| `sac` | laptop | 0 | 10 | 900.0 |" in pages[1]
+
+
+def test_what_a_run_kept_is_its_last_mean_over_its_best_one(monkeypatch):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("matplotlib")
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    kept_shares = runpy.run_path(str(ROOT / "benchmarks" / "suite.py"))["kept_shares"]
+    means = [9.0, 9.0, 9.0, 9.0, 4.0, 8.0, 6.0]  # the first four are of fewer than five evaluations
+    rows = {"env": "walk", "seed": 0, "env_steps": range(7), "episode_return": means}
+    never = {"env": "walk", "seed": 1, "env_steps": range(7), "episode_return": 0.0}
+    found = kept_shares(pandas.concat([pandas.DataFrame(rows), pandas.DataFrame(never)]))
+    assert found == {"walk": [6.0 / 8.0, 1.0]}
 
 
 def test_the_appendix_has_every_run_with_its_commit_note_and_command(pages):
