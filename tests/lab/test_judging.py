@@ -207,13 +207,14 @@ def test_the_report_is_one_page_with_one_advice(walk):
     ("found", "begin"),
     [
         (Judgement(9.0, 5.0, 13.0), "Better than the logging policy even at the lower end, by 4"),
+        (Judgement(13.0, 9.0, 17.0), "No logged episode returned so much, at most 8: the models extrapolate"),
         (Judgement(-9.0, -13.0, -5.0), "Worse than"),
         (Judgement(1.0, -3.0, 5.0), "Indistinguishable from the logging policy"),
     ],
 )
 def test_advice_compares_the_interval_with_the_logging_policy(found, begin):
     class Made:
-        trusted, limit, logged = 50, 100, Judgement(1.0, 0.0, 2.0)
+        trusted, limit, logged, best = 50, 100, Judgement(1.0, 0.0, 2.0), 8.0
 
     assert advice(Made(), found).startswith(begin)
     assert advice(Made(), found, reward=-0.76).startswith("Do not use it: the models explain -76% of the reward")

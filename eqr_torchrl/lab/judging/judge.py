@@ -65,6 +65,7 @@ class Judge:
         unforeseen: of the return of an episode, in squared units of reward.
         num_scores: how many held-out episodes the width is calibrated on: those that are whole, as below, if any are.
         logged: mean return of the logging policy, with the interval of its standard error: over the ``whole`` episodes.
+        best: the largest return of an episode in the log.
         whole: how many held-out and training episodes terminated or have nine tenths of ``limit`` steps: a return over
             fewer steps compares with nothing. 0 if they are fewer than three: then ``logged`` is over all episodes.
         trusted: steps until the members' error reaches the spread of the states.
@@ -105,6 +106,7 @@ class Judge:
         self.whole = sum(long) if sum(long) > 2 else 0
         self._judged = [part for part in self.held_out if self.whole and self._is_whole(part)] or self.held_out
         first = first[torch.tensor(long)] if self.whole else first
+        self.best = float(first.max())
         error = 1.645 * float(first.std(correction=1)) / math.sqrt(len(first)) if len(first) > 1 else math.inf
         self.logged = Judgement(float(first.mean()), float(first.mean()) - error, float(first.mean()) + error)
         self.compared = sorted(map(len, self.held_out))[-5:][0]  # the largest that five episodes have

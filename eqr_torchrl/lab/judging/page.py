@@ -162,7 +162,7 @@ def advice(judge: Judge, found: Judgement, *, explained: float = 1.0, reward: fl
 
     Examples:
         >>> from types import SimpleNamespace
-        >>> judge = SimpleNamespace(trusted=50, horizon=50, limit=100, logged=Judgement(1.0, 0.0, 2.0))
+        >>> judge = SimpleNamespace(trusted=50, limit=100, logged=Judgement(1.0, 0.0, 2.0), best=8.0)
         >>> advice(judge, Judgement(9.0, 5.0, 13.0))
         'Better than the logging policy even at the lower end, by 4: try it, and watch it closely.'
     """
@@ -172,6 +172,9 @@ def advice(judge: Judge, found: Judgement, *, explained: float = 1.0, reward: fl
         return (
             f"Do not use it: the models predict {judge.trusted} steps only; log more, or wider actions, or fit longer."
         )
+    if found.low > judge.best:
+        extrapolated = "the models extrapolate. Test it step by step before you believe it."
+        return f"No logged episode returned so much, at most {judge.best:.4g}: {extrapolated}"
     if found.low > judge.logged.value:
         gain = found.low - judge.logged.value
         return f"Better than the logging policy even at the lower end, by {gain:.3g}: try it, and watch it closely."
