@@ -26,6 +26,7 @@ from eqr_torchrl.lab.figures import COLOURS, saved_figure
 
 SETTINGS = "one setting"
 PUBLISHED = "EQR-SAC"
+LATER = 100_000  # steps at which the published means are a line
 
 
 def scores_at(curves: pd.DataFrame, step: int) -> dict[str, np.ndarray]:
@@ -64,6 +65,9 @@ def draw_suite(curves: pd.DataFrame, others: pd.DataFrame, path: Path) -> None:
             references["env_steps"][published], references["mean"][published], "ko", markersize=4,
             label="EQR-SAC, published",
         )  # fmt: skip
+        later = references["mean"][published & (references["env_steps"] == LATER)]
+        if len(later) and steps[-1] < LATER:
+            left.axhline(float(later.iloc[0]), color="black", linestyle=":", label=f"the same at {LATER:,} steps")
         for row in references[~published & (references["env_steps"] <= 1.1 * steps[-1])].itertuples():
             left.plot(row.env_steps, row.mean, "s", color="0.4", markersize=4)
             left.annotate(
