@@ -84,12 +84,16 @@ def main() -> None:
     parser.add_argument("--max-episode-steps", type=int)
     parser.add_argument("--out", type=Path, default=Path("runs/offline"))
     parser.add_argument("overrides", nargs="*", help="of examples/offline.py, after --")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     data = read_transitions(options.data)
     logged = float(np.mean([float(returns_to_go(episode)[0]) for episode in episodes_of(data)]))
     options.out.mkdir(parents=True, exist_ok=True)
     for name in options.algorithms:
         for seed in options.seeds:
+            table = options.out / "offline.csv"
+            key = [options.data.stem, name, str(seed)]
+            if table.exists() and any([row[column] for column in COLUMNS[:3]] == key for row in read_csv(table)):
+                continue
             torch.manual_seed(seed)
             judged: dict[str, Any] = {}
             if name in OURS:
@@ -109,7 +113,6 @@ def main() -> None:
                 *(judged.get(k, "") for k in ("low", "value", "high")),
                 held,
             ]
-            table = options.out / "offline.csv"
             new = not table.exists()
             with open(table, "a", newline="", encoding="utf-8") as file:
                 csv.writer(file, lineterminator="\n").writerows([COLUMNS, row] if new else [row])

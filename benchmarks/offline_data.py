@@ -5,9 +5,9 @@
     python benchmarks/offline_data.py package.crane:Crane --policy package.crane:pd_policy --max-episode-steps 100 \
         --steps 5000 --out data
 
-random: random actions. medium: the sampled policy of the checkpoint whose evaluation is nearest half the best return
-of the run. mixed: the newest transitions of the run's replay buffer. With --policy, a function of observations in place
-of the run, medium is that policy, and mixed that policy with every third episode random.
+random: random actions. medium: the sampled policy of the checkpoint whose evaluation is nearest the middle between the
+first and the best one of the run. mixed: the newest transitions of the run's replay buffer. With --policy, a function
+of observations in place of the run, medium is that policy, and mixed that policy with every third episode random.
 """
 
 from __future__ import annotations
@@ -41,14 +41,15 @@ def collect(env: Any, policies: list[Policy | None], steps: int) -> TensorDict:
 
 
 def half_way(run: Path) -> Policy:
-    """The policy of the checkpoint whose evaluation is nearest half the best return of a run."""
+    """The policy of the checkpoint whose evaluation is nearest the middle between the first and the best one."""
     returns: defaultdict[int, list[float]] = defaultdict(list)
     for row in read_csv(run / "evaluations.csv"):
         returns[int(row["env_steps"])].append(float(row["episode_return"]))
     means = {step: sum(values) / len(values) for step, values in returns.items()}
     kept = [int(file.stem.rsplit("_", 1)[-1]) for file in (run / "checkpoints").glob("step_*.pt")]
     nearest = {step: min(means, key=lambda other: abs(other - step)) for step in kept}
-    step = min(kept, key=lambda step: abs(means[nearest[step]] - max(means.values()) / 2))
+    middle = (means[min(means)] + max(means.values())) / 2
+    step = min(kept, key=lambda step: abs(means[nearest[step]] - middle))
     print(f"medium: step {step}, return {means[nearest[step]]:.4g} of at most {max(means.values()):.4g}")
     return load_agent(checkpoint_path(run, step)).actor
 

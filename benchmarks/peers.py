@@ -71,7 +71,9 @@ def make_gym(task: str, seed: int) -> gymnasium.Env:
     if task.startswith("dmc/"):
         return Suite(task.removeprefix("dmc/"), seed)
     name, scale = task.rsplit("-x", 1)
-    return gymnasium.wrappers.TransformReward(gymnasium.make(name), lambda reward: float(scale) * float(reward))
+    env = gymnasium.wrappers.TransformReward(gymnasium.make(name), lambda reward: float(scale) * float(reward))
+    env.reset(seed=seed)
+    return env
 
 
 def run_peer(agent: str, task: str, seed: int, args: argparse.Namespace, write: Any) -> None:
@@ -106,7 +108,9 @@ def run_ours(task: str, seed: int, args: argparse.Namespace, write: Any) -> None
     """Starts the training script and reads its CPU time whenever it has written an evaluation (Linux)."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, ROOT / "examples" / "eqr_sac.py", *shlex.split(TASKS[task]), *shlex.split(args.ours)]
-        command += [f"seed={seed}", f"env_steps={args.steps}", f"eval_every={args.every}", "final_episodes=1"]
+        warmup = 1000  # counts among the steps of the others
+        command += [f"seed={seed}", f"env_steps={args.steps - warmup}", f"warmup_steps={warmup}"]
+        command += [f"eval_every={args.every}", "final_episodes=1"]
         command += ["num_threads=1", f"run_dir={folder}/run"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
@@ -151,24 +155,26 @@ def train(agent: str, task: str, seed: int, args: argparse.Namespace) -> None:
                 or int(old[-1]["env_steps"]) + args.every > args.steps):  # fmt: skip
         print(f"{agent} on {task} with seed {seed} is finished")
         return
-    with args.results.open("w", encoding="utf-8", newline="") as file:
+    append_rows(args.results, [row for row in rows if row not in old], anew=True)
+
+    def write(steps: int, cpu: float, episode_return: float, version: str) -> None:
+        row = mine | {"env_steps": steps, "cpu_seconds": f"{cpu:.1f}", "episode_return": f"{episode_return:.3f}"}
+        append_rows(args.results, [row | {"version": version}])
+        print(f"{agent} on {task}, seed {seed}: {episode_return:.1f} after {steps} steps and {cpu:.0f} s", flush=True)
+
+    if agent == "ours":
+        run_ours(task, seed, args, write)
+    else:
+        run_peer(agent, task, seed, args, write)
+
+
+def append_rows(path: Path, rows: list[dict[str, Any]], *, anew: bool = False) -> None:
+    """Adds rows at once, so that another process may do the same; or writes the table ``anew`` with them alone."""
+    with path.open("w" if anew else "a", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(row for row in rows if row not in old)
-        file.flush()
-
-        def write(steps: int, cpu: float, episode_return: float, version: str) -> None:
-            row = mine | {"env_steps": steps, "cpu_seconds": f"{cpu:.1f}", "episode_return": f"{episode_return:.3f}"}
-            writer.writerow(row | {"version": version})
-            file.flush()
-            print(
-                f"{agent} on {task}, seed {seed}: {episode_return:.1f} after {steps} steps and {cpu:.0f} s", flush=True
-            )
-
-        if agent == "ours":
-            run_ours(task, seed, args, write)
-        else:
-            run_peer(agent, task, seed, args, write)
+        if anew:
+            writer.writeheader()
+        writer.writerows(rows)
 
 
 def draw(rows: list[dict[str, str]], path: Path) -> None:

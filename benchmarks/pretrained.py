@@ -46,11 +46,12 @@ def keep(folder: Path, commit: str, table: dict[str, dict[str, str]]) -> None:
     """Keeps the better of a run's two policies, if it is better than the one that is there."""
     files = [folder / "checkpoints" / name for name in ("policy_best.pt", "policy.pt")]
     agent = max(map(load_agent, files), key=lambda one: mean(returns(one, CHOICE)))
-    found = returns(agent, REPORT)
     name = agent.space["env"].replace("/", "_")
-    print(f"{name}: {mean(found):.1f}, standard deviation {stdev(found):.1f}, {agent.env_steps} steps ({agent.source})")
-    if name in table and float(table[name]["return"]) >= mean(found):
+    if name in table and mean(returns(load_agent(f"pretrained/{name}"), CHOICE)) >= mean(returns(agent, CHOICE)):
+        print(f"{name}: the policy that is there is as good")
         return
+    found = returns(agent, REPORT)
+    print(f"{name}: {mean(found):.1f}, standard deviation {stdev(found):.1f}, {agent.env_steps} steps ({agent.source})")
     settings = {**agent.settings, "run_dir": None, "runs_root": "runs", "resume": None}  # no folders of a machine
     network = describe_actor(agent.actor, agent.space)
     content = policy_content(agent.actor, network, agent.space, settings, agent.env_steps, agent.evaluation)

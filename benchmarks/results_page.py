@@ -87,6 +87,11 @@ def smoothed_curves(evaluations: pd.DataFrame) -> pd.DataFrame:
     return curves.assign(**dict(zip(RUN, zip(*curves["seed"].str.split("\n"), strict=True), strict=True)))
 
 
+def best_mean(means: pd.Series) -> float:
+    """The largest trailing mean of a run; the first ones are of fewer evaluations, which count if there are no more."""
+    return float(means.iloc[min(WINDOW, len(means)) - 1 :].max())
+
+
 def main_runs(curves: pd.DataFrame, info: pd.DataFrame) -> pd.DataFrame:
     """Curves of one task for its figure: whole runs, the newest of each seed, of one setting or of the few best known.
 
@@ -112,7 +117,7 @@ def main_section(task: str, curves: pd.DataFrame) -> str:
     for (_, algorithm, utility, settings), group in curves.groupby(KEY):
         seeds = [run["episode_return"] for _, run in group.groupby("seed")]
         last, best = (", ".join(f"{value:z.1f}" for value in values) for values in
-                      ([s.iloc[-1] for s in seeds], [s.max() for s in seeds]))  # fmt: skip
+                      ([s.iloc[-1] for s in seeds], map(best_mean, seeds)))  # fmt: skip
         name = f"`{algorithm}`, {utility}" if utility else f"`{algorithm}`"
         steps = int(group.groupby("seed")["env_steps"].max().min())
         lines.append(f"| {name} | {settings} | {len(seeds)} | {steps:,} | {last} | {best} |")
@@ -130,7 +135,7 @@ def task_section(task: str, curves: pd.DataFrame, info: pd.DataFrame, source: di
         found = info[(info[RUN].astype(str) == [str(part) for part in run]).all(axis=1)]
         row = found.iloc[0] if len(found) else dict.fromkeys(INFO, "")
         minutes = f"{float(row['seconds']) / 60:.0f}" if row["seconds"] else ""
-        last, best = curve["episode_return"].iloc[-1], curve["episode_return"].max()
+        last, best = curve["episode_return"].iloc[-1], best_mean(curve["episode_return"])
         name = f"`{algorithm}`, {utility}" if utility else f"`{algorithm}`"
         commit = f"`{str(row['commit'])[:7]}`" if row["commit"] else "see below"
         steps = int(curve["env_steps"].max())

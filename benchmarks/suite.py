@@ -108,9 +108,9 @@ def suite_section(curves: pd.DataFrame, others: pd.DataFrame, figure: Path) -> s
         f"{runs} runs of {len(scores)} of the 16 tasks, each with the same setting, after {step:,} steps: mean of "
         f"return / 1,000 {float(mean.estimate):.3f} ({float(mean.low):.3f} to {float(mean.high):.3f}), interquartile "
         f"mean {float(iqm.estimate):.3f} ({float(iqm.low):.3f} to {float(iqm.high):.3f}); intervals of 95 % from "
-        "resampling runs within tasks, which one run a task does not widen. Marks are means over the same tasks. A return is the mean of five "
-        f"evaluations; kept is the last of these over the best, and at least 0.9 in {sum(s >= 0.9 for s in shares)} of "
-        f"{len(shares)} runs.\n",
+        "resampling runs within tasks, which one run a task does not widen. Marks are means over the same tasks. "
+        "A return is the mean of five evaluations; kept is the last of these over the best, and at least 0.9 in "
+        f"{sum(s >= 0.9 for s in shares)} of {len(shares)} runs.\n",
         f"| task | runs | return at {step:,} | kept | EQR-SAC, published at 25,000 | at 100,000 |",
         "|---|---|---|---|---|---|",
     ]

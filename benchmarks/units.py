@@ -70,22 +70,25 @@ def train(units: tuple[float, float, float], seed: int) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def read_rows() -> list[dict[str, Any]]:
+    if not RESULTS.exists():
+        return []
+    with RESULTS.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     args = parser.parse_args()
-    rows: list[dict[str, Any]] = []
-    if RESULTS.exists():
-        with RESULTS.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
     for seed in args.seeds:
         for units in UNITS:
             key = [*map(str, units), str(seed)]
-            if any([row[name] for name in COLUMNS[:4]] == key for row in rows):
+            if any([row[name] for name in COLUMNS[:4]] == key for row in read_rows()):
                 continue
             new = [{name: str(value) for name, value in row.items()} for row in train(units, seed)]
             print(*key, *(f"{row['env_steps']}: {row['episode_return']}" for row in new), flush=True)
-            rows += new
+            rows = read_rows() + new  # another process may have written some
             with RESULTS.open("w", encoding="utf-8", newline="") as file:
                 writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
                 writer.writeheader()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import math
 import statistics
 from pathlib import Path
@@ -48,6 +49,7 @@ from eqr_torchrl.lab.diagnostics import (
     value_quantiles,
     value_spread,
 )
+from eqr_torchrl.lab.envs import renew_noise
 from eqr_torchrl.lab.judging import diagnose_offline
 from eqr_torchrl.lab.logs import returns_to_go
 from eqr_torchrl.lab.runs import load_agent
@@ -76,8 +78,16 @@ def parse_arguments() -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--plane", metavar="I,J", help="state entries of the value maps (0,1 if there are but two)")
     parser.add_argument("--format", default="png", choices=["png", "pdf", "svg"], help="of the figures (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of everything random (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1_000_000, help="of everything random (%(default)s)")
     return parser.parse_args()
+
+
+def started(env: Any, seed: int, noise: int) -> Any:
+    """The start of an episode, which ``seed`` fixes; what happens then follows from ``noise``."""
+    env.set_seed(seed)
+    start = env.reset()
+    renew_noise(env, noise)
+    return start
 
 
 def main() -> None:
@@ -86,6 +96,8 @@ def main() -> None:
     if "held_out" in agent.settings:  # of examples/offline.py: there may be no simulator
         print(*diagnose_offline(args.source), sep="\n")
         return
+    if args.calibrate and args.calibrate < 38:
+        raise ValueError(f"--calibrate must be 0 or at least 38, got {args.calibrate}.")
     cfg: Any = OmegaConf.create(agent.settings)
     folder, actor, critic, alpha = agent.folder, agent.actor, agent.critic, agent.alpha
     steps = 2 * tail_steps(cfg.gamma)  # the first half has small tails
@@ -114,11 +126,12 @@ def main() -> None:
         f"imagined ones of {steps // 2} steps in each of {model_env.world_model.num_members} members{calibrating}."
     )
 
-    # Real episodes: several from each start state
+    # Real episodes: several from each start state, which differ in the noise of the environment
+    noise = itertools.count(args.seed + args.states)
     groups = [
         sample_episodes(
             env, actor, num_episodes=args.episodes, max_steps=steps, gamma=cfg.gamma, alpha=alpha, seed=args.seed,
-            reset_fn=lambda env, start=args.seed + state: (env.set_seed(start), env.reset())[1],
+            reset_fn=lambda env, state=state: started(env, args.seed + state, next(noise)),
         )
         for state in range(args.states)
     ]  # fmt: skip

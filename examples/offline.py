@@ -18,8 +18,8 @@ from eqr_torchrl.imagination import ModelBasedEnv
 from eqr_torchrl.lab import logs
 from eqr_torchrl.lab.comparison import plot_learning_curve
 from eqr_torchrl.lab.evaluation import evaluate, seed_everything
-from eqr_torchrl.lab.judging import Judge, functions_of, kept_report
-from eqr_torchrl.lab.runs import LoopSettings, Run
+from eqr_torchrl.lab.judging import Judge, functions_of, judged_loop, kept_report
+from eqr_torchrl.lab.runs import Run
 from eqr_torchrl.lab.runs.cli import run_hydra
 from eqr_torchrl.objectives import make_update
 
@@ -83,7 +83,7 @@ def main(cfg: DictConfig) -> float | None:
 
 
 def cli() -> None:
-    run_hydra(main, Path(__file__).parents[1] / "configs", "offline", schema=LoopSettings.of)
+    run_hydra(main, Path(__file__).parents[1] / "configs", "offline", schema=judged_loop)
 
 
 if __name__ == "__main__":

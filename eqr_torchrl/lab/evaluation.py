@@ -115,7 +115,7 @@ def _run_episodes(
             if done[i]:  # terminated or truncated
                 running.remove(i)
                 terminated[i] = int(ended[i])
-                if math.isnan(reward[i]) and not ended[i]:  # truncated by NonFiniteGuard
+                if math.isnan(reward[i]):  # of a simulator that has diverged
                     continue
             returns[i] += reward[i]
         tensordict = step_mdp(tensordict)

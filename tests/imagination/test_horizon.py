@@ -72,7 +72,7 @@ def test_the_newest_transitions_of_several_simulators_follow_one_another(lost):
     replay.extend(torch.stack([walk(20), walk(20, 50.0)], 1).reshape(-1)[: 40 - lost])
     last = newest_transitions(replay, 7, num_envs=2)["observation"][:, 0].tolist()  # three of each
     one, other = [17.0, 18.0, 19.0], [67.0, 68.0, 69.0]
-    assert last == (one + other if lost == 0 else [66.0, 67.0, 68.0] + one)
+    assert last == (one + other if lost == 0 else [66.0, 67.0, 68.0, *one])
 
 
 def test_the_horizon_of_several_simulators_is_that_of_each(known_model):

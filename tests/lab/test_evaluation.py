@@ -69,17 +69,20 @@ def test_endless_episode_is_an_error_that_names_the_limit(monkeypatch):
     assert evaluate(WalkEnv(), constant_policy(0.0), max_steps=60)[0]["episode_length"] == 60
 
 
-def test_episode_that_diverges_has_the_return_up_to_there():
+@pytest.mark.parametrize("terminated", [0, 1])  # MuJoCo tasks of Gymnasium call a state of NaN unhealthy, and terminate
+def test_episode_that_diverges_has_the_return_up_to_there(terminated):
     class Diverging(WalkEnv):
         def _step(self, tensordict):
             out = super()._step(tensordict)
-            return out.apply(
-                lambda entry: entry * torch.nan if entry.is_floating_point() and self.steps == 4 else entry
-            )
+            if self.steps < 4:
+                return out
+            out["terminated"] |= bool(terminated)
+            out["done"] |= bool(terminated)
+            return out.apply(lambda entry: entry * torch.nan if entry.is_floating_point() else entry)
 
     with pytest.warns(RuntimeWarning, match="non-finite"):
         (row,) = evaluate(make_env(Diverging()), constant_policy(0.5))
-    assert row == {"episode": 0, "episode_return": 1.5, "episode_length": 4, "terminated": 0}
+    assert row == {"episode": 0, "episode_return": 1.5, "episode_length": 4, "terminated": terminated}
 
 
 def test_actions_are_the_deterministic_ones():

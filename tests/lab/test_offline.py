@@ -14,7 +14,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from eqr_torchrl.lab.judging import Judge, Judgement, diagnose_offline
+from eqr_torchrl.lab.judging import Judge, Judgement, diagnose_offline, judged_loop
 from eqr_torchrl.lab.runs import latest_checkpoint, load_agent, load_checkpoint, read_csv, save_checkpoint
 from eqr_torchrl.testing import toy_env
 
@@ -94,6 +94,11 @@ def test_a_log_becomes_a_policy_and_a_page_about_it(learned):
     assert page[4].startswith(f"this policy        (step {best.env_steps}, checkpoints/policy_best.pt) return ")
     with pytest.raises(ValueError, match=r"a run folder of examples/offline.py"):
         diagnose_offline(folder.parent)
+
+
+def test_a_run_that_would_never_judge_is_refused_before_it_fits():
+    with pytest.raises(ValueError, match="eval_every must be at least 1, .* got null"):
+        judged_loop({"eval_every": None})
 
 
 def test_a_resumed_run_continues_to_the_letter(start, learned):

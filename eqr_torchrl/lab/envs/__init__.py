@@ -6,7 +6,7 @@ from eqr_torchrl.lab.envs._simulators import PAPER_DMC_TASKS
 from eqr_torchrl.lab.envs.check_env import Finding, check_env
 from eqr_torchrl.lab.envs.guards import NonFiniteGuard, RewardGuard, TerminationGuard
 from eqr_torchrl.lab.envs.lookup import import_by_name
-from eqr_torchrl.lab.envs.real import make_env
+from eqr_torchrl.lab.envs.real import make_env, renew_noise
 from eqr_torchrl.lab.envs.reward_bounds import reward_bounds
 from eqr_torchrl.lab.envs.terminations import (
     ant_terminates,
@@ -38,6 +38,7 @@ __all__ = [
     "make_env",
     "mountain_car_terminates",
     "open_envs",
+    "renew_noise",
     "reward_bounds",
     "rules_for",
     "termination_for",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import os
+import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torchrl.envs import EnvBase, ParallelEnv, SerialEnv, TransformedEnv
 from torchrl.envs.transforms import RewardScaling, StepCounter
 
@@ -91,7 +94,7 @@ def make_env(
     if num_envs > 1:
         base.close()
         several = ParallelEnv if parallel else SerialEnv
-        template, base = base, several(num_envs, functools.partial(_open, name, max_episode_steps, kwargs))
+        template, base = base, several(num_envs, functools.partial(_open, os.getpid(), name, max_episode_steps, kwargs))
         vars(base)["template"] = template  # answers what is asked about the simulator; not as a submodule
     env = TransformedEnv(base, NonFiniteGuard(label), auto_unwrap=False)
     if not reads_vectors:
@@ -108,5 +111,28 @@ def make_env(
     return env
 
 
-def _open(*arguments: Any) -> EnvBase:
+def renew_noise(env: EnvBase, seed: int) -> None:
+    """Gives the simulator of one environment other random numbers without a reset, where it draws any.
+
+    For episodes that start alike and differ in what happens then. Simulators of Gymnasium and DeepMind Control alone.
+
+    Args:
+        env: from :func:`make_env`.
+        seed: of the numbers from here on.
+
+    Examples:
+        >>> env = make_env("Pendulum-v1", seed=0)
+        >>> start = env.reset()
+        >>> renew_noise(env, 7)
+    """
+    simulator: Any = env
+    if isinstance(getattr(simulator, "np_random", None), np.random.Generator):
+        simulator.unwrapped.np_random = np.random.default_rng(seed)
+    elif isinstance(getattr(getattr(simulator, "task", None), "random", None), np.random.RandomState):
+        simulator.task.random.seed(seed)
+
+
+def _open(main_process: int, *arguments: Any) -> EnvBase:
+    if os.getpid() != main_process:  # Ctrl-C reaches all processes of a terminal: the main one ends the others
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     return open_simulator(*arguments)[0]

@@ -3,6 +3,22 @@
 from __future__ import annotations
 
 from eqr_torchrl.lab.judging.judge import Judge, Judgement
-from eqr_torchrl.lab.judging.page import advice, diagnose_offline, functions_of, kept_report, offline_report
+from eqr_torchrl.lab.judging.page import (
+    advice,
+    diagnose_offline,
+    functions_of,
+    judged_loop,
+    kept_report,
+    offline_report,
+)
 
-__all__ = ["Judge", "Judgement", "advice", "diagnose_offline", "functions_of", "kept_report", "offline_report"]
+__all__ = [
+    "Judge",
+    "Judgement",
+    "advice",
+    "diagnose_offline",
+    "functions_of",
+    "judged_loop",
+    "kept_report",
+    "offline_report",
+]

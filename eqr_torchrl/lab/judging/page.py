@@ -18,7 +18,7 @@ from eqr_torchrl.lab.envs import rules_for
 from eqr_torchrl.lab.judging.judge import ROLLOUTS, Judge, Judgement
 from eqr_torchrl.lab.logs import disagreement, episodes_of, read_transitions, split_episodes
 from eqr_torchrl.lab.logs.reading import named_entries
-from eqr_torchrl.lab.runs import SpaceOnly, latest_checkpoint, load_agent, load_checkpoint, read_csv
+from eqr_torchrl.lab.runs import LoopSettings, SpaceOnly, latest_checkpoint, load_agent, load_checkpoint, read_csv
 from eqr_torchrl.lab.runs.checkpoint import CHECKPOINT_FOLDER, read_file, restore_module
 from eqr_torchrl.lab.runs.folder import BEST_POLICY_FILE, EVALUATIONS_FILE
 
@@ -124,6 +124,14 @@ def functions_of(settings: Mapping[str, Any], data: TensorDictBase) -> dict[str,
     named = settings["termination_fn"]
     learned = named is None and bool(data["next", "terminated"].any())
     return rules_for("log", named or never_terminates, settings["reward_fn"], learned=learned)
+
+
+def judged_loop(config: Any) -> LoopSettings:
+    """The loop's settings of a run that keeps a policy by its judgement; a ``ValueError`` if none is made."""
+    settings = LoopSettings.of(config)
+    if settings.eval_every is None:
+        raise ValueError("eval_every must be at least 1, since a policy is kept by its judgement: got null.")
+    return settings
 
 
 def diagnose_offline(source: str | Path) -> list[str]:

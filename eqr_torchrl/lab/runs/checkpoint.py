@@ -8,6 +8,7 @@ removes older checkpoints before the new one is synced to disk, and folders of a
 from __future__ import annotations
 
 import copy
+import math
 import os
 import pickle
 import platform
@@ -25,6 +26,8 @@ from torch.utils.serialization import config
 from torchrl.checkpoint import GlobalRNGState
 from torchrl.data import ReplayBuffer, TensorStorage
 from torchrl.objectives import LossModule
+
+from eqr_torchrl.objectives import SoftActorCriticLoss
 
 FORMAT = 3
 CHECKPOINT_FOLDER = "checkpoints"
@@ -277,6 +280,8 @@ def restore_module(name: str, part: nn.Module, saved: Mapping[str, Any]) -> None
         reason = f"the temperature is saved, and began at {float(before):g}"
         raise ValueError(f"{name}.alpha_init={float(now):g} cannot take effect: {reason}; leave it.")
     part.load_state_dict(found, strict=False)
+    if isinstance(part, SoftActorCriticLoss) and not learned:  # a choice, in the unit of the values, which is state
+        part.log_alpha.fill_(math.log(float(part.alpha_init) * float(part.value_unit)))
 
 
 def _coefficients(part: LossModule) -> set[str]:

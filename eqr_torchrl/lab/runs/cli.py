@@ -94,7 +94,8 @@ def run_hydra(
             if not options.multirun:
                 script = script.resumed(overrides, Path(folder))
             if len(script.folders) > 1:
-                overrides.append(f"hydra.searchpath=[{','.join(f'file://{path}' for path in script.folders[1:])}]")
+                paths = (str(path).replace('"', '\\"') for path in script.folders[1:])
+                overrides.append("hydra.searchpath=[" + ",".join(f'"file://{path}"' for path in paths) + "]")
             config = script.compose(overrides, sweep=options.multirun, show=options.help)
         if options.help:
             return print(script.help(config))

@@ -192,5 +192,10 @@ class _Table:
         if columns != self.columns or not self.path.exists():
             write_csv(self.path, columns, read_csv(self.path) if self.path.exists() else [])
             self.columns = columns
-        with open(self.path, "a", encoding="utf-8", newline="") as file:
-            csv.DictWriter(file, self.columns, lineterminator="\n").writerow(row)
+        size = self.path.stat().st_size
+        try:
+            with open(self.path, "a", encoding="utf-8", newline="") as file:
+                csv.DictWriter(file, self.columns, lineterminator="\n").writerow(row)
+        except OSError:  # a full disk takes a part of a line
+            os.truncate(self.path, size)
+            raise

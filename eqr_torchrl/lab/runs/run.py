@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 import signal
 import sys
 import threading
@@ -529,7 +530,7 @@ class Run:
 
     def _stop(self, number: int) -> None:
         """Saves between two steps, and ends the loop as the signal asks."""
-        if not self._complete and self._saved_at != self.step:
+        if not self._complete and (self._saved_at != self.step or latest_checkpoint(self.folder) is None):
             self._save()
         if number not in (signal.SIGINT, signal.SIGTERM):
             self._old_handlers[number](number, None)  # queues the job again, and exits
@@ -543,7 +544,7 @@ def _short(value: float) -> str:
 
 
 def _resume_option(folder: Path) -> str:
-    return f"resume={folder}" if "=" not in str(folder) else f"'resume=\"{folder}\"'"
+    return f"resume={folder}" if re.fullmatch(r"[\w./\\:~-]+", str(folder)) else f"'resume=\"{folder}\"'"
 
 
 def _flatten(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import signal
+
+import gymnasium
+import numpy as np
 import pytest
 import torch
 from gym_toys import Counter, Drift, drift_terminates
 
 from eqr_torchrl.imagination import BranchedRollouts, make_replay_buffer, never_terminates
-from eqr_torchrl.lab.envs import ActionCost, TerminationGuard, make_env, reward_bounds, termination_for
+from eqr_torchrl.lab.envs import (
+    ActionCost,
+    TerminationGuard,
+    make_env,
+    real,
+    renew_noise,
+    reward_bounds,
+    termination_for,
+)
 from eqr_torchrl.networks import make_actor, make_critic
 from eqr_torchrl.testing import toy_env
 from eqr_torchrl.world_models import make_world_model
@@ -16,6 +30,49 @@ from eqr_torchrl.world_models import make_world_model
 def seeds(first):
     """Those of two rows, by TorchRL's rule."""
     return [first, toy_env().set_seed(first)]
+
+
+def test_ctrl_c_of_a_terminal_does_not_end_the_simulators_in_other_processes():
+    """It reaches all processes of the group; the main one decides what is saved, and ends the others."""
+    before = signal.getsignal(signal.SIGINT)
+    make = functools.partial(real._open, os.getpid() + 1, "Pendulum-v1", None, {})
+    try:
+        make().close()  # as in a worker, whose number is another
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    functools.partial(real._open, os.getpid(), "Pendulum-v1", None, {})().close()
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+class Noisy(gymnasium.Env):
+    """A random walk from where it begins."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.x = self.np_random.standard_normal(1).astype(np.float32)
+        return self.x, {}
+
+    def step(self, action):
+        self.x = self.x + self.np_random.standard_normal(1).astype(np.float32)
+        return self.x, 0.0, False, False, {}
+
+
+def test_episodes_that_start_alike_differ_in_their_noise_where_it_is_renewed():
+    env, found = make_env(Noisy, seed=0), []
+    for noise in (1, 1, 2):
+        env.set_seed(5)
+        start = env.reset()
+        renew_noise(env, noise)
+        found.append(env.rollout(3, tensordict=start, auto_reset=False)["next", "observation"].flatten().tolist())
+        found.append(start["observation"].item())
+    assert found[1] == found[3] == found[5]
+    assert found[0] == found[2] != found[4]
+    for name in ("dmc/cartpole-balance", lambda: toy_env()):  # without noise, and without such a generator
+        renew_noise(make_env(name, seed=0), 1)
 
 
 @pytest.mark.parametrize(

@@ -420,6 +420,15 @@ def test_a_further_folder_of_configurations(configs, tmp_path, capsys):
     assert run_hydra(lambda cfg: cfg.name, configs, "script", both) == "Own-v0-new"
 
 
+@pytest.mark.parametrize("name", ["Dropbox (Me)", "a=b", "o'neil", "one, two", 'say "a"'])
+def test_a_folder_may_have_any_name(configs, tmp_path, name):
+    folder = tmp_path / name / "env"
+    folder.mkdir(parents=True)
+    (folder / "own.yaml").write_text("{name: Own-v0, limit: 5}")
+    found = run_hydra(lambda cfg: cfg.name, configs, "script", ["--config-dir", str(folder.parent), "env=own"])
+    assert found == "Own-v0-eqr_sac"
+
+
 def test_relative_folders_are_understood(configs, monkeypatch):
     monkeypatch.chdir(configs.parent)
     assert run_hydra(lambda cfg: cfg.steps, Path("configs"), "script", []) == 10

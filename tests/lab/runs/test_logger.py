@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import types
@@ -108,6 +109,26 @@ def test_a_failing_logger_warns_once_and_loses_no_csv_row(tmp_path):
     logger.close()
     assert broken.calls == 5
     assert len(read_csv(tmp_path / "metrics.csv")) == 5
+
+
+def test_a_part_of_a_line_that_a_full_disk_took_is_cut_off(tmp_path):
+    resource = pytest.importorskip("resource")
+    logger = RunLogger(tmp_path)
+    logger.log({"train/loss": 0.5}, 250)
+    path = tmp_path / "metrics.csv"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        three_more = path.stat().st_size + 3  # characters, of the next line
+        resource.setrlimit(resource.RLIMIT_FSIZE, (three_more, limits[1]))
+        with pytest.warns(UserWarning, match="training continues without it"):
+            logger.log({"train/loss": 0.75}, 500)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    logger.log({"train/loss": 1.0}, 750)
+    logger.close()
+    assert [row["train/loss"] for row in read_csv(path)] == ["0.5", "1.0"]
 
 
 def test_a_full_disk_warns_once_and_training_continues(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 from test_run import episode, make_run, new_run
-from torchrl.objectives import SACLoss
+from torchrl.objectives import SACLoss, SoftUpdate
 
 from eqr_torchrl.lab.runs import (
     capture_state,
@@ -20,7 +20,8 @@ from eqr_torchrl.lab.runs import (
     restore_state,
     save_checkpoint,
 )
-from eqr_torchrl.objectives import EpistemicQuantileLoss
+from eqr_torchrl.networks import make_actor, make_critic
+from eqr_torchrl.objectives import EpistemicQuantileLoss, MemberwiseSACLoss
 from eqr_torchrl.testing import toy_actor, toy_critic, toy_env
 from eqr_torchrl.world_models import FixedStepsFit, GaussianEnsemble
 
@@ -93,6 +94,26 @@ def test_another_first_temperature_cannot_take_effect_and_is_refused():
     fixed = make_loss(EpistemicQuantileLoss, 0.9, -1.0, alpha_init=0.5, fixed_alpha=True)
     restore_state(state, loss=fixed)  # a fixed temperature is a choice
     assert fixed.log_alpha.exp().item() == pytest.approx(0.5)
+
+
+def test_a_fixed_temperature_keeps_the_unit_of_the_values():
+    """0.02 in a unit of 100 is 2, before and after a resume, and after the next fit too."""
+
+    def made():
+        networks = (
+            make_actor(toy_env(), num_cells=(8,), normalize=True),
+            make_critic(toy_env(), num_quantiles=5, num_cells=(8,), normalize=True),
+        )
+        loss = MemberwiseSACLoss(*networks, alpha_init=0.02, fixed_alpha=True)
+        SoftUpdate(loss, tau=0.5)
+        return loss
+
+    before, after = made(), made()
+    before.set_scales(torch.randn(50, 3), 100.0)
+    restore_state(capture_state(loss=before), loss=after)
+    for _ in range(2):
+        assert after.log_alpha.exp().item() == pytest.approx(2.0) and float(after.value_unit) == 100.0
+        after.set_scales(torch.randn(50, 3), 100.0)
 
 
 def test_the_bounds_of_the_noise_are_those_of_the_resumed_run():

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from torchrl.objectives import SACLoss
 
 from eqr_torchrl.lab.evaluation import seed_everything
-from eqr_torchrl.lab.runs import Run, RunStatus, load_checkpoint, read_csv, read_status
+from eqr_torchrl.lab.runs import Run, RunStatus, latest_checkpoint, load_checkpoint, read_csv, read_status
 from eqr_torchrl.networks import make_actor, make_critic
 from eqr_torchrl.testing import toy_actor, toy_env
 
@@ -130,6 +130,18 @@ def test_a_loss_that_is_not_finite_stops_at_once_and_other_numbers_do_not(tmp_pa
         for step in run.steps():
             run.log("train", {"entropy": bad, "loss_alpha": bad if step == 2 else 0.0})
     assert run.step == 2 and read_status(tmp_path)["state"] == "failed"
+
+
+def test_a_signal_in_step_0_saves_what_it_did(tmp_path):
+    """Of a run from a log, step 0 is the fit of all models."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    run, words = make_run(tmp_path), r"interrupted at env step 0; resume with .* \(continues from env step 0"
+    with pytest.raises(KeyboardInterrupt, match=words), run:  # noqa: PT012
+        for step in run.steps():
+            if step == 0:
+                signal.raise_signal(signal.SIGINT)
+    signal.signal(signal.SIGINT, before)
+    assert latest_checkpoint(tmp_path) is not None
 
 
 def test_ctrl_c_stops_between_two_steps_and_says_how_to_resume(tmp_path):
