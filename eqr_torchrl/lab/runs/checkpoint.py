@@ -281,7 +281,8 @@ def restore_module(name: str, part: nn.Module, saved: Mapping[str, Any]) -> None
         raise ValueError(f"{name}.alpha_init={float(now):g} cannot take effect: {reason}; leave it.")
     part.load_state_dict(found, strict=False)
     if isinstance(part, SoftActorCriticLoss) and not learned:  # a choice, in the unit of the values, which is state
-        part.log_alpha.fill_(math.log(float(part.alpha_init) * float(part.value_unit)))
+        loss: Any = part
+        loss.log_alpha.fill_(math.log(float(loss.alpha_init) * float(loss.value_unit)))
 
 
 def _coefficients(part: LossModule) -> set[str]:
