@@ -10,6 +10,7 @@ Used by benchmarks/results_page.py. It works with the tasks and seeds that are t
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -97,6 +98,15 @@ def suite_section(curves: pd.DataFrame, others: pd.DataFrame, figure: Path) -> s
     step, scores = steps[-1], scores_at(curves, steps[-1])
     runs = sum(len(values) for values in scores.values())
     iqm, mean = (stratified_bootstrap(metric, scores) for metric in (interquartile_mean, mean_score))
+    several = runs > len(scores)  # one run a task has no interval
+    resampled = "; intervals of 95 % from resampling runs within tasks" if several else ""
+
+    def stated(found: Any) -> str:
+        interval = f" ({float(found.low):.3f} to {float(found.high):.3f})" if several else ""
+        return f"{float(found.estimate):.3f}{interval}"
+
+    references = reference_means(others, list(scores))
+    means = references[references["system"] == PUBLISHED].set_index("env_steps")["mean"]
     kept = kept_shares(curves)
     shares = [share for values in kept.values() for share in values]
     theirs = others[others["system"] == PUBLISHED].pivot_table(
@@ -106,9 +116,8 @@ def suite_section(curves: pd.DataFrame, others: pd.DataFrame, figure: Path) -> s
         "\n## One setting for every task\n",
         f"![Mean over tasks against environment steps, and the share of runs above each score]({figure.as_posix()})\n",
         f"{runs} runs of {len(scores)} of the 16 tasks, each with the same setting, after {step:,} steps: mean of "
-        f"return / 1,000 {float(mean.estimate):.3f} ({float(mean.low):.3f} to {float(mean.high):.3f}), interquartile "
-        f"mean {float(iqm.estimate):.3f} ({float(iqm.low):.3f} to {float(iqm.high):.3f}); intervals of 95 % from "
-        "resampling runs within tasks, which one run a task does not widen. Marks are means over the same tasks. "
+        f"return / 1,000 {stated(mean)}, interquartile mean {stated(iqm)}{resampled}. EQR-SAC, published, has on these "
+        f"tasks {means[25_000]:.3f} at 25,000 steps and {means[LATER]:.3f} at {LATER:,} (the marks). "
         "A return is the mean of five evaluations; kept is the last of these over the best, and at least 0.9 in "
         f"{sum(s >= 0.9 for s in shares)} of {len(shares)} runs.\n",
         f"| task | runs | return at {step:,} | kept | EQR-SAC, published at 25,000 | at 100,000 |",
