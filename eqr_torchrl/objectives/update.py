@@ -49,7 +49,6 @@ def make_update(
     sample: Callable[[], TensorDictBase] | None = None,
     before_step: Callable[[], object] | None = None,
     after_step: Callable[[], object] | None = None,
-    policy_every: int = 1,
     cuda_graph: bool = False,
 ) -> Callable[..., TensorDictBase]:
     """One update as a function of a batch to the detached losses: losses, backward, optimiser step, target step.
@@ -62,8 +61,6 @@ def make_update(
             ``None``: the batch is the argument.
         before_step: called between backward and optimiser step, where gradients can be clipped.
         after_step: called after the optimiser step, such as the ``step`` of a learning-rate scheduler.
-        policy_every: policy and temperature learn in one of so many updates, the critics in each. Defaults to ``1``.
-            Updates are counted from here, also in a resumed run.
         cuda_graph: whether the step on a batch is recorded at its fifth call and replayed from then on (CUDA only).
             Batches must keep their keys and shapes.
 
@@ -74,21 +71,14 @@ def make_update(
         >>> update(toy_batch(B=4, M=2, K=3))["loss_qvalue"].requires_grad
         False
     """
-    if policy_every < 1 or (cuda_graph and policy_every > 1):
-        raise ValueError(f"policy_every must be at least 1, and 1 with cuda_graph: got {policy_every}.")
     device = optimizer.param_groups[0]["params"][0].device
     if cuda_graph and device.type != "cuda":
         raise ValueError(f"cuda_graph must be False where the parameters are not on a CUDA device: got {device}.")
-    move_targets, calls = _target_step(target_updater), 0
+    move_targets = _target_step(target_updater)
 
     def step(batch: TensorDictBase) -> TensorDictBase:
-        nonlocal calls
-        calls += 1
         losses = losses_of(batch)
-        total = losses["loss_qvalue"]
-        if calls % policy_every == 0:
-            total = total + losses["loss_actor"] + losses["loss_alpha"]
-        total.backward()
+        (losses["loss_qvalue"] + losses["loss_actor"] + losses["loss_alpha"]).backward()
         if before_step is not None:
             before_step()
         optimizer.step()

@@ -223,9 +223,8 @@ class EarlyStoppingFit(WorldModelFit):
         since_fall, member_epochs = torch.zeros(2, num_members, dtype=torch.long, device=device)
         parameters = list(model.layers.parameters())
         best_weights = [parameter.detach().clone() for parameter in parameters]
-        # held-out errors do not measure terminations: a member keeps those of its last epoch
         end_parameters = [] if model.termination is None else list(model.termination.parameters())
-        last_weights = [parameter.detach().clone() for parameter in end_parameters]
+        last_weights = [p.detach().clone() for p in end_parameters]  # held-out errors do not measure terminations
         ends, epoch = self._end_batches(rows, order[:num_train]), 0
         try:
             while active.any() and (self.max_epochs is None or epoch < self.max_epochs):
