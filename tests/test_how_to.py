@@ -108,7 +108,9 @@ def test_the_policy_in_numpy_acts_as_the_agent(tmp_path, monkeypatch, normalize)
     names = numpy_policy(tmp_path, monkeypatch, normalize=normalize)
     for observation in torch.randn(20, 3) * torch.logspace(-1, 3, 20).unsqueeze(-1):  # also beyond the clipping
         expected = names["agent"].act(observation).numpy()
-        np.testing.assert_allclose(names["act"](observation), expected, rtol=0, atol=1e-5)
+        with np.errstate(invalid="ignore"):  # products with AVX-512 may set the flag by lanes that they do not use
+            action = names["act"](observation)
+        np.testing.assert_allclose(action, expected, rtol=0, atol=1e-5)  # also refuses what is not a number
 
 
 def test_the_policy_in_numpy_notices_a_network_of_another_kind(tmp_path, monkeypatch):
