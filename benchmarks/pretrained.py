@@ -45,9 +45,9 @@ def read_table() -> dict[str, dict[str, str]]:
 def keep(folder: Path, commit: str, table: dict[str, dict[str, str]]) -> None:
     """Keeps the better of a run's two policies, if it is better than the one that is there."""
     files = [folder / "checkpoints" / name for name in ("policy_best.pt", "policy.pt")]
-    agent = max(map(load_agent, files), key=lambda one: mean(returns(one, CHOICE)))
+    best, agent = max(((mean(returns(one, CHOICE)), one) for one in map(load_agent, files)), key=lambda pair: pair[0])
     name = agent.space["env"].replace("/", "_")
-    if name in table and mean(returns(load_agent(f"pretrained/{name}"), CHOICE)) >= mean(returns(agent, CHOICE)):
+    if name in table and mean(returns(load_agent(f"pretrained/{name}"), CHOICE)) >= best:
         print(f"{name}: the policy that is there is as good")
         return
     found = returns(agent, REPORT)

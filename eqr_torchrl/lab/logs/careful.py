@@ -196,7 +196,7 @@ class NearTheLog:
 
     def __call__(self, losses: TensorDictBase, *, improve: bool, unit: Tensor | float = 1.0) -> TensorDictBase:
         """The same losses with another ``loss_actor``: of a clone whose values are learned, if not to ``improve``."""
-        own = losses["loss_actor"] if improve else 0.0 * losses["loss_actor"]
+        own = losses["loss_actor"] if improve else torch.zeros_like(losses["loss_actor"])
         if self.weight:
             own = own + self.weight / unit * clone_loss(self.actor, self.data)
         return losses.set("loss_actor", own)
