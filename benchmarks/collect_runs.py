@@ -4,8 +4,8 @@
         --settings "one setting" --command "python examples/eqr_sac.py ... seed=SEED"
 
 Writes the evaluations of each run folder into benchmarks/results/runs.csv (mean return of each evaluation) and a row
-into benchmarks/results/runs_info.csv. A run that is there already is replaced. CPU seconds are those of the whole run,
-in the row of its last evaluation, from a file FOLDER.time with "cpu_user S cpu_sys S"; without it they stay empty.
+into benchmarks/results/runs_info.csv. A run that is there already is replaced. CPU seconds are those from the start of
+the loop to each evaluation, from the column time/cpu of the run's metrics.csv.
 """
 
 from __future__ import annotations
@@ -30,25 +30,14 @@ def evaluations(folder: Path, commit: str, settings: str) -> list[dict[str, str]
         for row in csv.DictReader(file):
             key = tuple(row[name] for name in ("env", "algorithm", "utility", "seed", "env_steps"))
             returns[key].append(float(row["episode_return"]))
-    rows = [
-        dict(
-            zip(
-                CURVES,
-                (*key[:3], settings, key[3], folder.name, key[4], f"{mean(values):.3f}", "", commit),
-                strict=True,
-            )
-        )
-        for key, values in returns.items()
-    ]
-    rows[-1]["cpu_seconds"] = cpu_seconds(folder)
+    with (folder / "metrics.csv").open(encoding="utf-8", newline="") as file:
+        cpu = [(int(row["env_steps"]), float(row["time/cpu"])) for row in csv.DictReader(file)]
+    rows = []
+    for key, values in returns.items():
+        spent = sum(seconds for step, seconds in cpu if step <= int(key[4]))
+        cells = (*key[:3], settings, key[3], folder.name, key[4], f"{mean(values):.3f}", f"{spent:.0f}", commit)
+        rows.append(dict(zip(CURVES, cells, strict=True)))
     return rows
-
-
-def cpu_seconds(folder: Path) -> str:
-    """CPU time of a whole run, user and system, where a file beside its folder holds it."""
-    path = folder.with_name(folder.name + ".time")
-    found = re.findall(r"cpu_(?:user|sys) ([\d.]+)", path.read_text(encoding="utf-8")) if path.exists() else []
-    return f"{sum(map(float, found)):.0f}" if found else ""
 
 
 def update(path: Path, columns: tuple[str, ...], rows: list[dict[str, str]]) -> None:

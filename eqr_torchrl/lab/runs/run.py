@@ -286,6 +286,7 @@ class Run:
         if self._status is None:
             raise RuntimeError("steps() must be called inside `with run:`, which opens the folder of the run.")
         last, seconds = self.settings.env_steps, 0.1 if sys.stderr.isatty() else _SECONDS_BETWEEN_LINES
+        self._cpu_begin = time.process_time()
         bar = tqdm(
             total=last, initial=max(self.step, 0), disable=not self.settings.progress, unit="step",
             dynamic_ncols=True, mininterval=seconds, miniters=1,
@@ -446,7 +447,9 @@ class Run:
         self._check_losses(torch.Tensor)
         if step % settings.log_every == 0:
             means = {name: total / count for name, (total, count) in self._sums.items()}
-            self._logger.log(means | self._seconds, step)
+            cpu = time.process_time()
+            self._logger.log(means | self._seconds | {"time/cpu": cpu - self._cpu_begin}, step)
+            self._cpu_begin = cpu
             self._status.update(step)  # pyright: ignore[reportOptionalMemberAccess]
             self._sums, self._seconds = {}, {}
             release_memory()

@@ -74,7 +74,16 @@ def test_a_row_holds_means_since_the_last_row_and_nothing_twice(tmp_path):
         "env_steps", "model/validation_mse_0", "model/validation_mse_1", "rollout/fixed/rows", "train/loss_qvalue",
         "train/alpha",
     ]  # fmt: skip
-    assert sorted(times) == ["time/model", "time/rollout", "time/train"]
+    assert sorted(times) == ["time/cpu", "time/model", "time/rollout", "time/train"]
+
+
+def test_cpu_seconds_of_all_rows_are_those_of_the_loop(tmp_path, monkeypatch):
+    clock = iter([100.0, 103.0, 110.0, 111.5])  # the loop begins, and three rows
+    monkeypatch.setattr("eqr_torchrl.lab.runs.run.time.process_time", lambda: next(clock))
+    run = make_run(tmp_path)
+    with run:
+        list(run.steps())
+    assert [row["time/cpu"] for row in read_csv(tmp_path / "metrics.csv")] == ["3.0", "7.0", "1.5"]
 
 
 def test_freed_memory_is_returned_with_each_row(tmp_path, monkeypatch):
