@@ -1,12 +1,12 @@
-"""What a user would pick instead: SAC and TQC of stable-baselines3 at their defaults, and ours, by steps and CPU time.
+"""What a user would pick instead: SAC and TQC of stable-baselines3 at their defaults, by steps and by CPU time.
 
     pip install -e '.[peers,examples]'
-    python benchmarks/peers.py --agents sac tqc ours --seeds 0 1 --cpu-seconds 900
-    python benchmarks/peers.py --figure docs/reproduce/figures/peers.png
+    python benchmarks/peers.py --agents sac tqc --seeds 0 1
 
 One thread each. Every evaluation adds a row to benchmarks/results/peers.csv; a run that is finished there is skipped,
-an unfinished one starts again. CPU seconds are user and system time of the process: without evaluations for the peers,
-with evaluations and the start of Python for ours. Steps include those before learning starts.
+an unfinished one starts again. benchmarks/results_page.py draws them beside our runs with the one setting. CPU seconds
+are user and system time of the process from the start of the loop, without evaluations for the peers, with them for
+ours.
 """
 
 # pyright: reportMissingImports=false
@@ -15,12 +15,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import os
-import shlex
-import signal
-import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -28,15 +22,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "peers.csv"
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "peers.csv"
 COLUMNS: tuple[str, ...] = ("env", "agent", "seed", "env_steps", "cpu_seconds", "episode_return", "version")
-TASKS = {  # ours, as on its command line
-    "dmc/cheetah-run": "env=dmc/cheetah-run",
-    "dmc/pendulum-swingup": "env=dmc/pendulum-swingup",
-    "MountainCarContinuous-v0-x0.5": "env=mountain_car env.reward_scale=0.5",
-}
-AGENTS = {"sac": "SAC", "tqc": "TQC", "ours": "ours"}
+TASKS: tuple[str, ...] = ("dmc/cheetah-run", "dmc/pendulum-swingup", "MountainCarContinuous-v0")
+AGENTS: tuple[str, ...] = ("sac", "tqc")
 
 
 class Suite(gymnasium.Env):
@@ -67,11 +56,10 @@ class Suite(gymnasium.Env):
 
 
 def make_gym(task: str, seed: int) -> gymnasium.Env:
-    """The task for the peers, with the rewards that ours gets."""
+    """The task for the peers."""
     if task.startswith("dmc/"):
         return Suite(task.removeprefix("dmc/"), seed)
-    name, scale = task.rsplit("-x", 1)
-    env = gymnasium.wrappers.TransformReward(gymnasium.make(name), lambda reward: float(scale) * float(reward))
+    env = gymnasium.make(task)
     env.reset(seed=seed)
     return env
 
@@ -104,43 +92,6 @@ def run_peer(agent: str, task: str, seed: int, args: argparse.Namespace, write: 
     model.learn(args.steps, callback=Evaluate())
 
 
-def run_ours(task: str, seed: int, args: argparse.Namespace, write: Any) -> None:
-    """Starts the training script and reads its CPU time whenever it has written an evaluation (Linux)."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, ROOT / "examples" / "eqr_sac.py", *shlex.split(TASKS[task]), *shlex.split(args.ours)]
-        warmup = 1000  # counts among the steps of the others
-        command += [f"seed={seed}", f"env_steps={args.steps - warmup}", f"warmup_steps={warmup}"]
-        command += [f"eval_every={args.every}", "final_episodes=1"]
-        command += ["num_threads=1", f"run_dir={folder}/run"]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
-        table, written, spent = Path(folder, "run", "evaluations.csv"), 0, 0.0
-        try:
-            while spent < args.cpu_seconds:
-                ended = process.poll() is not None
-                spent = spent if ended else cpu_of(process.pid)
-                rows = list(csv.DictReader(table.read_text().splitlines())) if table.exists() else []
-                for row in rows[written:]:
-                    steps = int(row["env_steps"]) + int(row["warmup_steps"])
-                    write(steps, spent, float(row["episode_return"]), args.ours)
-                written = len(rows)
-                if ended:
-                    if process.returncode:
-                        raise RuntimeError(f"{shlex.join(map(str, command))} ended with status {process.returncode}.")
-                    return
-                time.sleep(0.5)
-        finally:
-            if process.poll() is None:
-                process.send_signal(signal.SIGKILL)
-                process.wait()
-
-
-def cpu_of(process: int) -> float:
-    """User and system time of a process, in seconds."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def read_rows(path: Path) -> list[dict[str, str]]:
     """The rows that are there already."""
     return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines())) if path.exists() else []
@@ -162,10 +113,7 @@ def train(agent: str, task: str, seed: int, args: argparse.Namespace) -> None:
         append_rows(args.results, [row | {"version": version}])
         print(f"{agent} on {task}, seed {seed}: {episode_return:.1f} after {steps} steps and {cpu:.0f} s", flush=True)
 
-    if agent == "ours":
-        run_ours(task, seed, args, write)
-    else:
-        run_peer(agent, task, seed, args, write)
+    run_peer(agent, task, seed, args, write)
 
 
 def append_rows(path: Path, rows: list[dict[str, Any]], *, anew: bool = False) -> None:
@@ -177,48 +125,21 @@ def append_rows(path: Path, rows: list[dict[str, Any]], *, anew: bool = False) -
         writer.writerows(rows)
 
 
-def draw(rows: list[dict[str, str]], path: Path) -> None:
-    """Return against steps and against CPU seconds, one column for each task."""
-    from eqr_torchrl.lab.figures import COLOURS, saved_figure
-
-    tasks = [task for task in TASKS if any(row["env"] == task for row in rows)]
-    with saved_figure(path, 6.8, 4.2) as figure:
-        panels = figure.subplots(2, len(tasks), squeeze=False)
-        for column, task in enumerate(tasks):
-            for colour, (agent, name) in zip(COLOURS, AGENTS.items(), strict=False):
-                mine = [row for row in rows if row["env"] == task and row["agent"] == agent]
-                for i, seed in enumerate(sorted({row["seed"] for row in mine})):
-                    run = [row for row in mine if row["seed"] == seed]
-                    returns = [float(row["episode_return"]) for row in run]
-                    for panel, key in zip(panels[:, column], ("env_steps", "cpu_seconds"), strict=True):
-                        label = name if column == i == 0 and key == "env_steps" else None
-                        panel.plot([float(row[key]) for row in run], returns, color=colour, linewidth=1, label=label)
-            panels[0, column].set(title=task.removeprefix("dmc/"), xlabel="environment steps")
-            panels[1, column].set(xlabel="CPU seconds of one thread")
-        for row in panels:
-            row[0].set_ylabel("return")
-        figure.legend(loc="outside upper center", ncols=3)
-
-
 def main() -> None:
-    """Trains what is missing, then draws."""
+    """Trains what is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--agents", nargs="*", choices=AGENTS, default=[], help="which to train (none: only draw)")
+    parser.add_argument("--agents", nargs="+", choices=AGENTS, default=list(AGENTS))
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--steps", type=int, default=25_000, help="most environment steps of a run (%(default)s)")
-    parser.add_argument("--cpu-seconds", type=float, default=900, help="most CPU seconds of a run (%(default)s)")
+    parser.add_argument("--steps", type=int, default=100_000, help="most environment steps of a run (%(default)s)")
+    parser.add_argument("--cpu-seconds", type=float, default=600, help="most CPU seconds of a run (%(default)s)")
     parser.add_argument("--every", type=int, default=1000, help="steps between evaluations (%(default)s)")
-    parser.add_argument("--ours", default="algorithm=member_values budget=laptop", help="our settings (%(default)s)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="table (%(default)s)")
-    parser.add_argument("--figure", type=Path, help="file to draw the table into")
     args = parser.parse_args()
     for seed in args.seeds:
         for task in args.tasks:
             for agent in args.agents:
                 train(agent, task, seed, args)
-    if args.figure:
-        draw(read_rows(args.results), args.figure)
 
 
 if __name__ == "__main__":

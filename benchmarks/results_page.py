@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from peers_section import draw_peers, peer_curves, peers_section
 from suite import SETTINGS, draw_suite, suite_section
 
 from eqr_torchrl.lab.comparison import learning_curves, read_runs
@@ -92,13 +93,17 @@ def best_mean(means: pd.Series) -> float:
     return float(means.iloc[min(WINDOW, len(means)) - 1 :].max())
 
 
+def whole_runs(info: pd.DataFrame) -> pd.DataFrame:
+    """The newest run of each seed, of those without a note."""
+    return info[info["note"] == ""].drop_duplicates([*KEY, "seed"], keep="last")[RUN]
+
+
 def main_runs(curves: pd.DataFrame, info: pd.DataFrame) -> pd.DataFrame:
     """Curves of one task for its figure: whole runs, the newest of each seed, of one setting or of the few best known.
 
     Where the one setting was run, it is shown alone; elsewhere the settings with the most seeds, the longest first.
     """
-    whole = info[info["note"] == ""].drop_duplicates([*KEY, "seed"], keep="last")
-    known = curves.merge(whole[RUN])  # none of them: the task is for the appendix
+    known = curves.merge(whole_runs(info))  # none of them: the task is for the appendix
     if (known["settings"] == SETTINGS).any():
         return known[known["settings"] == SETTINGS]
     size = known.groupby(KEY).agg(seeds=("seed", "nunique"), steps=("env_steps", "max"))
@@ -210,9 +215,10 @@ def draw(task: str, curves: pd.DataFrame, published: pd.DataFrame, path: Path) -
 
 def draw_first_run(evaluations: pd.DataFrame, info: pd.DataFrame, path: Path) -> None:
     """What the quickstart's command learns: the mean of each evaluation of the newest whole run of each seed."""
-    whole = info[info["note"] == ""].drop_duplicates([*KEY, "seed"], keep="last")
     first = {"env": "Pendulum-v1", "algorithm": "eqr_sac", "settings": "quick"}
-    shown = evaluations.merge(whole[RUN]).loc[lambda rows: (rows[list(first)] == list(first.values())).all(axis=1)]
+    shown = evaluations.merge(whole_runs(info)).loc[
+        lambda rows: (rows[list(first)] == list(first.values())).all(axis=1)
+    ]
     if shown.empty:
         return
     with saved_figure(path, 4.4, 2.6) as figure:
@@ -244,6 +250,10 @@ def main() -> None:
     if len(suite):
         draw_suite(suite, others, args.out / "figures" / "suite.png")
         page.append(suite_section(suite, others, Path("figures") / "suite.png"))
+    if (args.results / "peers.csv").exists():
+        peers = peer_curves(pd.read_csv(args.results / "peers.csv"), evaluations.merge(whole_runs(info)))
+        draw_peers(peers, args.out / "figures" / "peers.png")
+        page.append(peers_section(peers, Path("figures") / "peers.png"))
     for task, shown in sections.items():
         if len(shown):
             draw(task, shown, published, args.out / figure_path(task))

@@ -24,7 +24,9 @@ def pages(tmp_path_factory) -> tuple[str, str]:
     rows += [f"reach,sac,,quick,1,b,{step},0.0,,abcdef123" for step in range(1, 11)]
     rows += ["reach,old,,quick,0,c,1,-0.01,,abcdef123", "reach,sac,,quick,0,d,1,7.0,,fedcba987"]
     rows += [
-        f"{env},sac,,one setting,0,e,{step},{value},,abcdef123" for env, value in SUITE.items() for step in (5, 10)
+        f"{env},sac,,one setting,0,e,{step},{value},{100 * step},abcdef123"
+        for env, value in SUITE.items()
+        for step in (5, 10)
     ]
     rows.append("dmc/walker-run,sac,,laptop,0,f,10,900.0,,abcdef123")
     (folder / "runs.csv").write_text("\n".join([HEADER, *rows]) + "\n")
@@ -37,6 +39,10 @@ def pages(tmp_path_factory) -> tuple[str, str]:
     runs += [f"{env},sac,,one setting,0,e,10,abcdef123,python,a laptop,," for env in SUITE]
     runs.append("dmc/walker-run,sac,,laptop,0,f,10,abcdef123,python,a laptop,,")
     (folder / "runs_info.csv").write_text("\n".join([INFO, *runs]) + "\n")
+    peers = [f"dmc/cheetah-run,tqc,0,{1000 * i},{100 * i},{i}.0,2.0" for i in range(1, 8)]
+    (folder / "peers.csv").write_text(
+        "\n".join(["env,agent,seed,env_steps,cpu_seconds,episode_return,version", *peers]) + "\n"
+    )
     for name in ("cheetah_run.csv", "mountain_car.csv"):
         (folder / name).write_text(
             f"env,algorithm,utility,seed,env_steps,episode_return\n{Path(name).stem},eqr_sac,mean,0,1000,5.0\n"
@@ -46,7 +52,7 @@ def pages(tmp_path_factory) -> tuple[str, str]:
         patch.syspath_prepend(script.parent)
         patch.setattr(sys, "argv", [script.name, "--results", str(folder), "--out", str(folder)])
         runpy.run_path(str(script), run_name="__main__")
-    for name in ("results_reach", "suite"):
+    for name in ("results_reach", "suite", "peers"):
         assert (folder / "figures" / f"{name}.png").stat().st_size > 0
     return (folder / "results.md").read_text(), (folder / "results_appendix.md").read_text()
 
@@ -66,6 +72,12 @@ def test_the_one_setting_is_aggregated_over_its_tasks_and_shown_alone(pages):
     assert "| dmc/walker-run | 1 | 200 | 1.00 | 197 | 608 |" in pages[0]
     assert "laptop |" not in pages[0]
     assert "| `sac` | laptop | 0 | 10 | 900.0 |" in pages[1]
+
+
+def test_returns_after_the_same_cpu_time_with_the_steps_in_it(pages):
+    # ours: the evaluation at 500 s, after 5 steps and the warm-up of 1,000; the other: (2 + 3 + 4 + 5 + 6) / 5 = 4
+    assert "| dmc/cheetah-run | 400.0 (1,005) |  | 4.0 (6,000) |" in pages[0]
+    assert "| dmc/walker-run | 200.0 (1,005)" not in pages[0]  # no other was run there
 
 
 def test_what_a_run_kept_is_its_last_mean_over_its_best_one(monkeypatch):
