@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +14,6 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from eqr_torchrl.lab.runs import latest_checkpoint, load_checkpoint
-from eqr_torchrl.lab.runs.folder import CONFIG_FILE, read_settings_file
 
 Columns = Mapping[str, str | Sequence[str]]
 
@@ -238,15 +238,30 @@ def _from_run(folder: Path) -> TensorDict:
         raise ValueError(f"source must be a run folder whose checkpoint holds a replay buffer: got {folder}.")
     n, rows = replay["num_rows"], replay["rows"]
     order = torch.arange(n).roll(-(replay["writer"].get("_cursor", 0) % n))  # from the oldest row of a ring
-    config = folder / CONFIG_FILE
-    env = read_settings_file(config).get("env") if config.is_file() else None
-    num_envs = (env or {}).get("num_envs") or 1  # which are written in turn: one after another
-    order = order[n % num_envs :].view(-1, num_envs).T.reshape(-1)
     arrays = {name: rows[name,] for name in ("observation", "action")}
     arrays |= {name: rows["next", name] for name in ("reward", "terminated")}
     arrays["next_observation"] = rows["next", "observation"]
     arrays["truncated"] = rows["next", "done"] & ~rows["next", "terminated"]
-    return transitions_from({name: value.reshape(n, -1)[order].numpy() for name, value in arrays.items()})
+    arrays = {name: value.reshape(n, -1)[order].numpy() for name, value in arrays.items()}
+    in_turn = _episode_after_episode(arrays)
+    return transitions_from({name: value[in_turn] for name, value in arrays.items()})
+
+
+def _episode_after_episode(arrays: dict[str, np.ndarray]) -> list[int]:
+    """Rows in the order of episodes, the first begun first: several simulators write theirs in turn."""
+    episodes: list[list[int]] = []
+    waiting: dict[bytes, list[list[int]]] = {}  # episodes that have not ended, by the observation that comes next
+    ends = (arrays["terminated"] | arrays["truncated"])[:, 0]
+    for row, (begin, reached) in enumerate(zip(arrays["observation"], arrays["next_observation"], strict=True)):
+        found = waiting.get(begin.tobytes())
+        if found:
+            episode = found.pop(0)
+        else:
+            episodes.append(episode := [])
+        episode.append(row)
+        if not ends[row]:
+            waiting.setdefault(reached.tobytes(), []).append(episode)
+    return list(chain.from_iterable(episodes))
 
 
 def _from_minari(name: str) -> TensorDict:

@@ -189,18 +189,19 @@ def test_the_replay_buffer_of_a_run_is_read_in_the_order_of_time(tmp_path):
 
 
 @pytest.mark.parametrize("dropped", [0, 1, 2])
-def test_rows_of_several_simulators_are_read_one_simulator_after_another(tmp_path, dropped):
-    """Three simulators that were written in turn, of which the first ``dropped`` rows are lost."""
-    rows = [toy_env(max_steps=6).rollout(12, break_when_any_done=False).select(*TRANSITION_KEYS) for _ in range(3)]
-    replay = make_replay_buffer(36 - dropped)
-    replay.extend(torch.stack(rows, 1).reshape(-1))  # a ring: the oldest are written over
+def test_rows_of_several_simulators_are_read_episode_after_episode(tmp_path, dropped):
+    """A log of one simulator, then three that were written in turn; the first ``dropped`` rows are lost."""
+    rows = [toy_env(max_steps=6).rollout(12, break_when_any_done=False).select(*TRANSITION_KEYS) for _ in range(4)]
+    log, turns = rows[0], rows[1:]
+    replay = make_replay_buffer(48 - dropped)
+    replay.extend(log)
+    replay.extend(torch.stack(turns, 1).reshape(-1))  # a ring: the oldest are written over
     save_checkpoint(checkpoint_path(tmp_path, 36), {"parts": capture_state(replay=replay)})
-    (tmp_path / "config.yaml").write_text("{env: {num_envs: 3}}")
     data = read_transitions(tmp_path)
-    steps = 12 if dropped == 0 else 11
-    expected = torch.cat([part[-steps:] for part in rows])
+    episodes = [part[i : i + 6] for i in (0, 6) for part in turns]  # in the order in which they began
+    expected = torch.cat([log[dropped:], *episodes])
     torch.testing.assert_close(data["observation"], expected["observation"])
-    torch.testing.assert_close(data["next", "done"].sum(), torch.tensor(6))
+    assert data["next", "done"].flatten().nonzero().flatten().tolist() == [6 * i + 5 - dropped for i in range(8)]
 
 
 @pytest.mark.parametrize(
