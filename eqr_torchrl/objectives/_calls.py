@@ -88,10 +88,11 @@ class StackedCritics(nn.Module):
         for i, critic in enumerate(self.critics):
             keys: Any = critic.in_keys
             rows = {key: entries[key].select(by_row, i) if own_rows else entries[key] for key in keys}
-            if takes_tensors(critic):
-                values.append(_outputs(critic, rows)[self.value_key])
-            else:
-                values.append(critic(TensorDict(rows, size[:-1] if own_rows else size)).get(self.value_key))  # pyright: ignore
+            plain = takes_tensors(critic)
+            out: Any = _outputs(critic, rows) if plain else critic(TensorDict(rows, size[:-1] if own_rows else size))
+            if (value := out.get(self.value_key)) is None:
+                raise RuntimeError(f"qvalue_network must write {self.value_key!r}, got out_keys {critic.out_keys}.")
+            values.append(value)
         return torch.stack(values, -2) if len(values) > 1 else values[0].unsqueeze(-2)
 
     def reset_parameters_recursive(self) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from loss_parts import LOSSES, make_loss, narrow_actor, seeded
 from tensordict import TensorDict
-from tensordict.nn import TensorDictModule
+from tensordict.nn import TensorDictModule, TensorDictSequential
 from torchrl.modules import ProbabilisticActor, TanhNormal
 from torchrl.objectives import SACLoss, SoftUpdate, ValueEstimators
 from torchrl.objectives.utils import hold_out_net
@@ -284,6 +284,16 @@ def test_a_network_without_keys_is_no_critic():
     network = torch.nn.Sequential(torch.nn.Linear(4, 5))
     with pytest.raises(ValueError, match="qvalue_network must be a TensorDictModule .*, got Sequential"):
         make_loss(critic=[toy_critic(), network])
+
+
+@pytest.mark.parametrize("wrap", [lambda critic: critic, TensorDictSequential])
+def test_a_critic_that_writes_another_key_is_named_with_what_it_writes(wrap):
+    critic = TensorDictModule(toy_critic().module, in_keys=["observation", "action"], out_keys=["q"])
+    with pytest.raises(RuntimeError, match=r"^qvalue_network must write 'state_action_value', got out_keys \['q'\]\.$"):
+        make_loss(critic=wrap(critic))(toy_batch())
+    loss = make_loss(critic=wrap(critic))
+    loss.set_keys(state_action_value="q")
+    assert loss(toy_batch())["loss_qvalue"].isfinite()
 
 
 def test_an_automatic_target_entropy_needs_the_size_of_the_action():
