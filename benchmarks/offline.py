@@ -3,9 +3,10 @@
     python benchmarks/offline.py data/cheetah-run-medium.npz dmc/cheetah-run --algorithms posterior penalty none cloning
     ~/d3rlpy_venv/bin/python benchmarks/offline.py data/... dmc/cheetah-run --algorithms cql iql td3bc
 
-Each line of the table is one run: the return of ten episodes in the simulator of the policy that was kept (ours:
-of the best lower end; d3rlpy: the last, since it has no rule), the mean return of the log, and for ours the judged
-interval and whether it held. d3rlpy lives in an environment of its own. Overrides after -- go to examples/offline.py.
+Each line of benchmarks/results/offline.csv is one run, and a run that is there is skipped: the return of ten episodes
+in the simulator of the policy that was kept (ours: of the best lower end; d3rlpy: the last, since it has no rule), the
+mean return of the log, and for ours the judged interval and whether it held. benchmarks/results_page.py makes a table
+of them. d3rlpy lives in an environment of its own. Overrides after -- go to examples/offline.py.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from eqr_torchrl.lab.runs import load_agent, read_csv
 from eqr_torchrl.networks import make_actor
 
 ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "offline.csv"
 OURS, BASELINES = ("posterior", "penalty", "none"), {"cql": "CQLConfig", "iql": "IQLConfig", "td3bc": "TD3PlusBCConfig"}
 COLUMNS = ("data", "algorithm", "seed", "return", "logged", "low", "value", "high", "held")
 
@@ -83,6 +85,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=10_000, help="of cloning and d3rlpy (%(default)s)")
     parser.add_argument("--max-episode-steps", type=int)
     parser.add_argument("--out", type=Path, default=Path("runs/offline"))
+    parser.add_argument("--results", type=Path, default=RESULTS, help="table (%(default)s)")
     parser.add_argument("overrides", nargs="*", help="of examples/offline.py, after --")
     options = parser.parse_intermixed_args()
     data = read_transitions(options.data)
@@ -90,7 +93,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     for name in options.algorithms:
         for seed in options.seeds:
-            table = options.out / "offline.csv"
+            table = options.results
             key = [options.data.stem, name, str(seed)]
             if table.exists() and any([row[column] for column in COLUMNS[:3]] == key for row in read_csv(table)):
                 continue
@@ -104,15 +107,8 @@ def main() -> None:
             rows = evaluate(env, policy, num_episodes=10, seed=1000 + seed)
             found = float(np.mean([row["episode_return"] for row in rows]))
             held = int(judged["low"] <= found <= judged["high"]) if judged else ""
-            row = [
-                options.data.stem,
-                name,
-                seed,
-                found,
-                logged,
-                *(judged.get(k, "") for k in ("low", "value", "high")),
-                held,
-            ]
+            interval = (judged.get(side, "") for side in ("low", "value", "high"))
+            row = [options.data.stem, name, seed, found, logged, *interval, held]
             new = not table.exists()
             with open(table, "a", newline="", encoding="utf-8") as file:
                 csv.writer(file, lineterminator="\n").writerows([COLUMNS, row] if new else [row])

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from logs_section import logs_section
 from peers_section import draw_peers, peer_curves, peers_section
 from suite import SETTINGS, draw_suite, suite_section
 
@@ -254,6 +255,8 @@ def main() -> None:
         peers = peer_curves(pd.read_csv(args.results / "peers.csv"), evaluations.merge(whole_runs(info)))
         draw_peers(peers, args.out / "figures" / "peers.png")
         page.append(peers_section(peers, Path("figures") / "peers.png"))
+    if (args.results / "offline.csv").exists():
+        page.append(logs_section(pd.read_csv(args.results / "offline.csv")))
     for task, shown in sections.items():
         if len(shown):
             draw(task, shown, published, args.out / figure_path(task))
