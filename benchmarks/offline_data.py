@@ -2,8 +2,7 @@
 
     python examples/sac.py env=dmc/cheetah-run budget=paper env_steps=100_000 keep_checkpoints=100 run_dir=runs/cheetah
     python benchmarks/offline_data.py dmc/cheetah-run --run runs/cheetah --steps 50000 --out data
-    python benchmarks/offline_data.py package.crane:Crane --policy package.crane:pd_policy --max-episode-steps 100 \
-        --steps 5000 --out data
+    python benchmarks/offline_data.py crane:Crane --policy crane:dithered_pd --steps 5000 --out data
 
 random: random actions. medium: the sampled policy of the checkpoint whose evaluation is nearest the middle between the
 first and the best one of the run. mixed: the newest transitions of the run's replay buffer. With --policy, a function
