@@ -1,7 +1,7 @@
 """A gantry crane, from whose logs benchmarks/offline.py learns: a trolley carries a hanging load to a target.
 
-The motor pushes harder than it brakes, sensors are noisy, and a bonus is paid only for standing still at the target. Too
-much swing or the end of the rail stops the crane, which ends the episode and costs 20.
+The motor pushes harder than it brakes, sensors are noisy, and a bonus is paid only for standing still at the target.
+Too much swing or the end of the rail stops the crane, which ends the episode and costs 20.
 """
 
 from __future__ import annotations

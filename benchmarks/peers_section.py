@@ -37,14 +37,15 @@ def peer_curves(peers: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 def draw_peers(curves: pd.DataFrame, path: Path) -> None:
     """Return against steps and against CPU seconds, one column for each task."""
     tasks = sorted(curves["env"].unique())
+    unnamed = dict(AGENTS)
     with saved_figure(path, 6.8, 4.2) as figure:
         panels = figure.subplots(2, len(tasks), squeeze=False)
         for column, task in enumerate(tasks):
-            for colour, (agent, name) in zip(COLOURS, AGENTS.items(), strict=False):
+            for colour, agent in zip(COLOURS, AGENTS, strict=False):
                 mine = curves[(curves["env"] == task) & (curves["agent"] == agent)]
-                for i, (_, run) in enumerate(mine.groupby("seed")):
+                for _, run in mine.groupby("seed"):
                     for panel, key in zip(panels[:, column], ("env_steps", "cpu_seconds"), strict=True):
-                        label = name if column == i == 0 and key == "env_steps" else None
+                        label = unnamed.pop(agent, None)
                         panel.plot(run[key], run["episode_return"], color=colour, linewidth=1, label=label)
             panels[0, column].set(title=task.removeprefix("dmc/"), xlabel="environment steps")
             panels[0, column].title.set_fontsize(9)
