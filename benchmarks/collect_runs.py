@@ -17,6 +17,8 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import mean
 
+from eqr_torchrl.lab.runs import read_csv
+
 RESULTS = Path(__file__).parent / "results"
 RUN: tuple[str, ...] = ("env", "algorithm", "utility", "settings", "seed", "run")
 CURVES: tuple[str, ...] = (*RUN, "env_steps", "episode_return", "cpu_seconds", "commit")
@@ -26,12 +28,10 @@ INFO: tuple[str, ...] = (*RUN, "env_steps", "commit", "command", "hardware", "se
 def evaluations(folder: Path, commit: str, settings: str) -> list[dict[str, str]]:
     """Mean return of each evaluation of one run."""
     returns: dict[tuple[str, ...], list[float]] = defaultdict(list)
-    with (folder / "evaluations.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            key = tuple(row[name] for name in ("env", "algorithm", "utility", "seed", "env_steps"))
-            returns[key].append(float(row["episode_return"]))
-    with (folder / "metrics.csv").open(encoding="utf-8", newline="") as file:
-        cpu = [(int(row["env_steps"]), float(row["time/cpu"])) for row in csv.DictReader(file)]
+    for row in read_csv(folder / "evaluations.csv"):
+        key = tuple(row[name] for name in ("env", "algorithm", "utility", "seed", "env_steps"))
+        returns[key].append(float(row["episode_return"]))
+    cpu = [(int(row["env_steps"]), float(row["time/cpu"])) for row in read_csv(folder / "metrics.csv")]
     rows = []
     for key, values in returns.items():
         spent = sum(seconds for step, seconds in cpu if step <= int(key[4]))

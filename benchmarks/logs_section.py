@@ -29,7 +29,7 @@ def compared(table: pd.DataFrame) -> list[tuple[str, int, int]]:
     means = table.pivot_table(index="data", columns="algorithm", values="return")
     worst = table.pivot_table(index="data", columns="algorithm", values="return", aggfunc="min")
     logged, best = table.groupby("data")["logged"].first(), means.max(axis=1)
-    # before any division of returns: they may be negative
+    # by differences, not by ratios: returns may be negative
     near = means[OURS] >= best - NEAR * best.abs()
     others = means.drop(columns=OURS).notna().any(axis=1) & means[OURS].notna()
     led = means.index[~means.index.str.endswith("random") & means[OURS].notna()]

@@ -22,6 +22,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from eqr_torchrl.lab.runs import read_csv
+
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "peers.csv"
 COLUMNS: tuple[str, ...] = ("env", "agent", "seed", "env_steps", "cpu_seconds", "episode_return", "version")
 TASKS: tuple[str, ...] = ("dmc/cheetah-run", "dmc/pendulum-swingup", "MountainCarContinuous-v0")
@@ -92,15 +94,10 @@ def run_peer(agent: str, task: str, seed: int, args: argparse.Namespace, write: 
     model.learn(args.steps, callback=Evaluate())
 
 
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """The rows that are there already."""
-    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines())) if path.exists() else []
-
-
 def train(agent: str, task: str, seed: int, args: argparse.Namespace) -> None:
     """One run, unless the table has all of it."""
     mine = {"env": task, "agent": agent, "seed": str(seed)}
-    rows = read_rows(args.results)
+    rows = read_csv(args.results) if args.results.exists() else []
     old = [row for row in rows if all(row[key] == value for key, value in mine.items())]
     if old and (float(old[-1]["cpu_seconds"]) + float(old[-1]["cpu_seconds"]) / len(old) > args.cpu_seconds
                 or int(old[-1]["env_steps"]) + args.every > args.steps):  # fmt: skip

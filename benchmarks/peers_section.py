@@ -12,14 +12,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-from suite import SETTINGS
+from suite import SETTINGS, WINDOW
 
 from eqr_torchrl.lab.figures import COLOURS, saved_figure
 
 AGENTS = {"ours": "ours", "sac": "SAC", "tqc": "TQC"}
 MINUTES = 10
 WARMUP = 1000  # steps before learning starts: counted by the others, not by ours
-WINDOW = 5
 
 
 def peer_curves(peers: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:

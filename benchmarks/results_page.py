@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 from logs_section import logs_section
 from peers_section import draw_peers, peer_curves, peers_section
-from suite import SETTINGS, draw_suite, suite_section
+from suite import SETTINGS, WINDOW, best_mean, draw_suite, suite_section
 
 from eqr_torchrl.lab.comparison import learning_curves, read_runs
 from eqr_torchrl.lab.figures import COLOURS, LINES, saved_figure
@@ -27,7 +27,6 @@ from eqr_torchrl.lab.figures import COLOURS, LINES, saved_figure
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 EARLIER = ("cheetah_run.csv", "mountain_car.csv")  # from before runs.csv, with the published model and fit
-WINDOW = 5  # evaluations in a trailing mean, as in published_means.csv
 KEY = ["env", "algorithm", "utility", "settings"]
 RUN = [*KEY, "seed", "run"]
 MOST = 3  # settings in a figure
@@ -87,11 +86,6 @@ def smoothed_curves(evaluations: pd.DataFrame) -> pd.DataFrame:
     keys = evaluations[RUN].agg("\n".join, axis=1)
     curves = learning_curves(evaluations.assign(seed=keys), smoothing=WINDOW)
     return curves.assign(**dict(zip(RUN, zip(*curves["seed"].str.split("\n"), strict=True), strict=True)))
-
-
-def best_mean(means: pd.Series) -> float:
-    """The largest trailing mean of a run; the first ones are of fewer evaluations, which count if there are no more."""
-    return float(means.iloc[min(WINDOW, len(means)) - 1 :].max())
 
 
 def whole_runs(info: pd.DataFrame) -> pd.DataFrame:
@@ -214,12 +208,10 @@ def draw(task: str, curves: pd.DataFrame, published: pd.DataFrame, path: Path) -
         figure.legend(loc="outside upper left", fontsize=8)
 
 
-def draw_first_run(evaluations: pd.DataFrame, info: pd.DataFrame, path: Path) -> None:
+def draw_first_run(whole: pd.DataFrame, path: Path) -> None:
     """What the quickstart's command learns: the mean of each evaluation of the newest whole run of each seed."""
     first = {"env": "Pendulum-v1", "algorithm": "member_values", "utility": "optimistic", "settings": "quick"}
-    shown = evaluations.merge(whole_runs(info)).loc[
-        lambda rows: (rows[list(first)] == list(first.values())).all(axis=1)
-    ]
+    shown = whole[(whole[list(first)] == list(first.values())).all(axis=1)]
     if shown.empty:
         return
     with saved_figure(path, 4.4, 2.6) as figure:
@@ -242,7 +234,7 @@ def main() -> None:
     evaluations, info = read_results(args.results)
     published = pd.read_csv(RESULTS / "published_means.csv", comment="#")
     others = pd.read_csv(RESULTS / "other_systems.csv", comment="#")
-    curves = smoothed_curves(evaluations)
+    curves, whole = smoothed_curves(evaluations), evaluations.merge(whole_runs(info))
     source = evaluations.groupby(RUN)["file"].first().to_dict()
     page, appendix = [HEAD], [APPENDIX]
     sections = {str(task): main_runs(of_task, info) for task, of_task in curves.groupby("env", sort=True)}
@@ -252,7 +244,7 @@ def main() -> None:
         draw_suite(suite, others, args.out / "figures" / "suite.png")
         page.append(suite_section(suite, others, Path("figures") / "suite.png"))
     if (args.results / "peers.csv").exists():
-        peers = peer_curves(pd.read_csv(args.results / "peers.csv"), evaluations.merge(whole_runs(info)))
+        peers = peer_curves(pd.read_csv(args.results / "peers.csv"), whole)
         draw_peers(peers, args.out / "figures" / "peers.png")
         page.append(peers_section(peers, Path("figures") / "peers.png"))
     if (args.results / "offline.csv").exists():
@@ -262,7 +254,7 @@ def main() -> None:
             draw(task, shown, published, args.out / figure_path(task))
             page.append(main_section(task, shown))
         appendix.append(task_section(task, curves[curves["env"] == task], info, source))
-    draw_first_run(evaluations, info, args.out / "figures" / "pendulum_learning_curve.png")
+    draw_first_run(whole, args.out / "figures" / "pendulum_learning_curve.png")
     (args.out / "results.md").write_text("".join(page), encoding="utf-8")
     (args.out / "results_appendix.md").write_text("".join(appendix), encoding="utf-8")
     print(f"{args.out / 'results.md'}: {len(source)} runs of {curves['env'].nunique()} tasks")

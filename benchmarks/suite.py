@@ -28,6 +28,7 @@ from eqr_torchrl.lab.figures import COLOURS, saved_figure
 SETTINGS = "one setting"
 PUBLISHED = "EQR-SAC"
 LATER = 100_000  # steps at which the published means are a line
+WINDOW = 5  # evaluations in a trailing mean, as in published_means.csv
 
 
 def scores_at(curves: pd.DataFrame, step: int) -> dict[str, np.ndarray]:
@@ -83,12 +84,17 @@ def draw_suite(curves: pd.DataFrame, others: pd.DataFrame, path: Path) -> None:
         right.set(xlabel=f"return / 1,000 after {steps[-1]:,} steps", ylabel="share of runs above", ylim=(0, 1.02))
 
 
+def best_mean(means: pd.Series) -> float:
+    """The largest trailing mean of a run; the first ones are of fewer evaluations, which count if there are no more."""
+    return float(means.iloc[min(WINDOW, len(means)) - 1 :].max())
+
+
 def kept_shares(curves: pd.DataFrame) -> dict[str, list[float]]:
-    """Task to the last mean of five evaluations over the best one, of each run; the first four are of fewer."""
+    """Task to the last mean of five evaluations over the best one, of each run."""
     found: dict[str, list[float]] = {}
     for (task, _), run in curves.sort_values("env_steps").groupby(["env", "seed"]):
-        means = run["episode_return"].iloc[min(4, len(run) - 1) :]
-        found.setdefault(task, []).append(float(means.iloc[-1] / means.max()) if means.max() > 0 else 1.0)
+        best = best_mean(run["episode_return"])
+        found.setdefault(task, []).append(float(run["episode_return"].iloc[-1]) / best if best > 0 else 1.0)
     return found
 
 
