@@ -2,6 +2,8 @@
 
     python benchmarks/offline.py data/cheetah-run-medium.npz dmc/cheetah-run --algorithms posterior penalty none cloning
     ~/d3rlpy_venv/bin/python benchmarks/offline.py data/... dmc/cheetah-run --algorithms cql iql td3bc
+    PYTHONPATH=benchmarks python benchmarks/offline.py data/Crane-medium.npz crane:Crane -- \\
+        termination_fn=crane:crane_stops
 
 Each line of benchmarks/results/offline.csv is one run, and a run that is there is skipped: the return of ten episodes
 in the simulator of the policy that was kept (ours: of the best lower end; d3rlpy: the last, since it has no rule), the
