@@ -64,11 +64,12 @@ def after_minutes(run: pd.DataFrame) -> str:
 def peers_section(curves: pd.DataFrame, figure: Path) -> str:
     """Heading, figure and table: returns after the same CPU time, with the steps reached in it."""
     lines = [
-        "\n## What else could be run\n",
+        "\n## Beside SAC and TQC\n",
         f"![Returns against environment steps and against CPU seconds, three tasks]({figure.as_posix()})\n",
         "SAC and TQC of stable-baselines3 at their defaults, and the one setting (`budget=laptop`), one thread each. "
         f"Returns after {MINUTES} CPU minutes: the mean of the last five evaluations of one episode, seed by seed, and "
         "in brackets the environment steps in that time. Of ours, the runs whose CPU time is known at each evaluation. "
+        "CPU time includes evaluations in ours and not in theirs; steps include our warm-up here. "
         "`benchmarks/peers.py` makes the others.\n",
         f"| task | {' | '.join(AGENTS.values())} |",
         "|---" * (1 + len(AGENTS)) + "|",

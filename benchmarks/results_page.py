@@ -43,19 +43,21 @@ HEAD = """% Written by benchmarks/results_page.py from benchmarks/results/*.csv.
 These are short runs on CPUs: the paper's benchmark of 250,000 steps, 16 tasks and ten seeds has not been repeated.
 
 - **Figures.** Thin lines are seeds, each the trailing mean of five evaluations; the thick line is their mean, up to the
-  last step that all of them reached. Black marks with bars are the published means of ten seeds with their standard
-  errors {cite:p}`luis2024value`, with settings that may differ from ours ({doc}`deviations`).
+  last step that all of them reached. Black marks with bars are the published means of EQR-SAC over ten seeds with their
+  standard errors {cite:p}`luis2024value`, with the utility of our runs in the figure where it was published, and with
+  settings that may differ from ours ({doc}`deviations`). The suite has those with the mean utility.
 - **Tables.** "Last" is the mean of the last five evaluations of a run, "best" the highest such mean. Returns are as the
   environment pays them, `reward_scale` included: `-x0.5` in a name halves all rewards.
 - **Few seeds.** Two or three seeds show that something works, not how often ({doc}`../evaluating`).
 - **Settings.** `quick`, `laptop`, `paper` and experiments are those of the commit of each run, which the appendix
-  names. Since then the defaults have changed: `quick` imagines 5 steps from 16 states a step (4 from 20 in these
-  runs), one next state of each member (K = 1) comes with `algorithm=member_values` instead of `budget=laptop`, the
+  names. Rows named `one setting`, and the 1,500-step row of Pendulum-v1, have today's. For the others the defaults
+  have changed since: `quick` imagines 5 steps from 16 states a step (4 from 20 in those runs), one next state of each member (K = 1) comes with `algorithm=member_values` instead of `budget=laptop`, the
   randomised prior stays as the first fit made it, and learning no longer depends on the unit of the action
   (Pendulum's is not 1). `quick` ends at 1,500 steps, `laptop` makes one update a step with `tau=0.05` (two with 0.02 in
-  these runs), and `member_values` has other networks, priors and rollouts ({doc}`../concepts/choose_nothing`). These
+  those runs), and `member_values` has other networks, priors and rollouts ({doc}`../concepts/choose_nothing`). Those
   runs were not repeated.
-- **Left out here:** every run with a note (tuning, stopped, comparisons), and earlier runs of the same seed.
+- **Left out here:** every run with a note (tuning, stopped, comparisons), earlier runs of the same seed, and on tasks where the
+  one setting was run every other setting; elsewhere at most three settings are shown.
   {doc}`results_appendix` has all of them, failures included, with commits and commands.
 """
 
