@@ -101,6 +101,8 @@ def toy_batch(
         >>> toy_batch(B=4, M=5, K=3)["next", "observation"].shape
         torch.Size([4, 5, 3, 3])
     """
+    if (M is None) != (K is None):
+        raise ValueError(f"M and K must both be given, or neither: got {M} and {K}.")
     size = (B,) if M is None or K is None else (B, M, K)
     flag = torch.zeros(*size, 1, dtype=torch.bool)
     after = {"observation": torch.randn(*size, observation_dim), "reward": torch.randn(*size, 1)}

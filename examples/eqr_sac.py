@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from torchrl.collectors import Collector
@@ -48,7 +49,8 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
     run = Run.of(OmegaConf.to_container(cfg, resolve=True))
 
     # The parts
-    actor = instantiate(cfg.actor, env).to(cfg.device)
+    with torch.device(cfg.device):  # its action bounds too
+        actor = instantiate(cfg.actor, env).to(cfg.device)
     imagined_policy = instantiate(cfg.inference)(actor)  # the same policy, faster on many states
     critics = [instantiate(cfg.critic, env).to(cfg.device) for _ in range(cfg.loss.num_qvalue_nets)]
     world_model = instantiate(cfg.world_model, env).to(cfg.device)  # posterior over MDPs
@@ -73,6 +75,8 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
     loss.make_value_estimator(gamma=cfg.gamma)
     optimizer, updater = instantiate(cfg.optim, loss), SoftUpdate(loss, tau=cfg.tau)
     anneal = instantiate(cfg.annealing, optimizer, getattr(loss, "utility", None))  # TorchRL's SACLoss has none
+    if cfg.cuda_graph and (cfg.real_share or anneal.start < 1):
+        raise ValueError("cuda_graph must be false where real_share is not 0 or annealing lowers rates: got true.")
     update = make_update(
         lambda batch: loss(successors(batch)), optimizer, updater, sample=model_buffer.sample, cuda_graph=cfg.cuda_graph
     )

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from torchrl.collectors import Collector
@@ -38,7 +39,8 @@ def main(cfg: DictConfig) -> float | None:
 def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
     """The loop; evaluations, if any, have an environment of their own."""
     run = Run.of(OmegaConf.to_container(cfg, resolve=True))
-    actor = instantiate(cfg.actor, env).to(cfg.device)
+    with torch.device(cfg.device):  # its action bounds too
+        actor = instantiate(cfg.actor, env).to(cfg.device)
     critics = [instantiate(cfg.critic, env).to(cfg.device) for _ in range(cfg.loss.num_qvalue_nets)]
     memory = buffer_memory("D", cfg.replay_capacity, env.fake_tensordict().select(*TRANSITION_KEYS), device=cfg.device)
     check_memory(memory)

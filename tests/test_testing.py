@@ -6,7 +6,7 @@ import pytest
 import torch
 from torchrl.envs.utils import check_env_specs
 
-from eqr_torchrl.testing import toy_env
+from eqr_torchrl.testing import toy_batch, toy_env
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # check_env_specs seeds the environment twice and says so
@@ -36,3 +36,8 @@ def test_a_seed_makes_it_reproducible_and_episodes_differ():
         rollouts.append(env.rollout(5)["observation"])
     assert torch.equal(rollouts[0], rollouts[1]) and not torch.equal(rollouts[0], rollouts[2])
     assert not torch.equal(env.reset()["observation"], env.reset()["observation"])
+
+
+def test_a_batch_of_members_has_draws():
+    with pytest.raises(ValueError, match="M and K must both be given, or neither: got 5 and None"):
+        toy_batch(4, 5)

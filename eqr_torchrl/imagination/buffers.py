@@ -86,9 +86,12 @@ class MemberReplayBuffers:
     def extend(self, tensordict: TensorDictBase) -> None:
         """Adds transitions ``[n]`` with ``"member"``, int64 ``[n, 1]``, to the buffers of their members."""
         member, num_members = tensordict["member"].flatten(), len(self.members)
+        if len(member) and not (member.min() >= -1 and member.max() < num_members):
+            found = f"{int(member.min())} to {int(member.max())}"
+            raise ValueError(f'"member" must be -1 or one of {num_members} members from 0 on, got {found}.')
         order, sizes = member.argsort(stable=True), torch.bincount(member + 1, minlength=num_members + 1).tolist()
         without, *rows = tensordict.exclude("member")[order].split(sizes)
-        for buffer, part in list(zip(self.members, rows, strict=True)):  # an error before anything is written
+        for buffer, part in zip(self.members, rows, strict=True):
             if len(part):
                 buffer.extend(part)
         if len(without):

@@ -50,9 +50,9 @@ def open_loop_errors(
         >>> open_loop_errors(GaussianEnsemble(3, 1, num_members=5, num_cells=(8,)), data, longest=15).isfinite().sum()
         tensor(11)
     """
-    like = next(iter([*world_model.parameters(), *world_model.buffers()]), torch.empty(0))
-    keys = ("observation", "action", ("next", "observation"), ("next", "done"))
-    observation, action, real, done = (newest.get(key).to(like.device) for key in keys)
+    like = world_model.terminal_reward
+    observation, action, real = (newest.get(key).to(like) for key in ("observation", "action", ("next", "observation")))
+    done = newest.get(("next", "done")).to(like.device)
     scale = observation.std(0, correction=0) if scale is None else scale.to(observation)
     scale = torch.where(scale > 1e-6, scale, 1.0)
     follows = ~done[:-1].squeeze(-1) & (real[:-1] == observation[1:]).all(-1)
@@ -92,6 +92,6 @@ def newest_transitions(replay: ReplayBuffer, count: int, *, num_envs: int = 1) -
         tensor([3, 4, 5])
     """
     size = len(replay)
-    end = replay.writer.state_dict()["_cursor"] + size  # rows are written in turn
+    end = replay.write_count  # rows are written in turn
     back = torch.arange(min(count, size) // num_envs * num_envs, 0, -1).view(-1, num_envs).T.reshape(-1)
     return replay[(end - back) % size]

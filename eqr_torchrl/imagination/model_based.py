@@ -43,6 +43,7 @@ class ModelBasedEnv(ModelBasedEnvBase):
     """
 
     world_model: WorldModel
+    start_states: Tensor | None
 
     def __init__(
         self,
@@ -73,8 +74,7 @@ class ModelBasedEnv(ModelBasedEnvBase):
         size_of_state, action_spec = env.observation_spec["observation"].shape[-1], env.action_spec_unbatched
         if size_of_state != (size := world_model.observation_dim):
             raise ValueError(f"world_model must have the observation_dim of env, {size_of_state}: got {size}.")
-        values = [*world_model.parameters(), *world_model.buffers()]
-        like = next((value for value in values if value.is_floating_point()), torch.empty(0))
+        like = world_model.terminal_reward
         device, dtype, size = like.device, like.dtype, torch.Size([world_model.num_members, rows_per_member])
         super().__init__(world_model, device=device, batch_size=size)  # pyright: ignore[reportArgumentType]
         self.termination_fn, self.reward_fn, self.member = termination_fn, reward_fn, member
@@ -82,7 +82,10 @@ class ModelBasedEnv(ModelBasedEnvBase):
         if starts is not None and (starts.shape[1:] != (size_of_state,) or not len(starts)):
             shape = tuple(starts.shape)
             raise ValueError(f"start_states must be of shape [n, {size_of_state}] with n > 0, got {shape}.")
-        self.reward_bounds, self.start_states = reward_bounds, starts
+        if starts is not None and (bad := int((~starts.isfinite()).any(-1).sum())):
+            raise ValueError(f"start_states must be finite, got NaN or infinity in {bad} of {len(starts)} rows.")
+        self.reward_bounds = reward_bounds
+        self.register_buffer("start_states", starts, persistent=False)
         # predictions may leave any bounds
         state = Unbounded(torch.Size([*size, size_of_state]), device=device, dtype=dtype)
         self.observation_spec = Composite(observation=state, shape=size)
@@ -153,6 +156,7 @@ class ModelBasedEnv(ModelBasedEnvBase):
                 raise RuntimeError("a reset needs start_states, or a tensordict with an observation: got neither.")
             row = torch.randint(len(self.start_states), self.batch_size, device=self.device)
             observation = self.start_states[row]
+        observation = observation.to(self.observation_spec["observation"].dtype)
         flags = _flags(torch.zeros(*observation.shape[:-1], 1, dtype=torch.bool, device=self.device))
         return TensorDict({"observation": observation, **flags}, self.batch_size, device=self.device)
 

@@ -82,7 +82,7 @@ def branched_rollout(
             start = torch.randint(len(states), size, device=device)
         else:
             start = weights.to(device).multinomial(math.prod(size), replacement=True).view(size)
-        observation = states[start.to(states.device)].to(device)
+        observation = states[start.to(states.device)].to(model_env.world_model.terminal_reward)
         alive = torch.ones(size, dtype=torch.bool, device=device)
         for _ in range(horizon):
             with set_exploration_type(ExplorationType.RANDOM):
@@ -169,7 +169,7 @@ class BranchedRollouts:
                 raise ValueError(f'horizon_range must be [fewest, most] steps, "auto" or None, got {horizon_range}.')
             self.horizon = min(max(horizon, self.horizon_range[0]), self.horizon_range[1])
         for name, threshold in (("error_threshold", error_threshold), ("rare_threshold", rare_threshold)):
-            if threshold is not None and not threshold > 0:
+            if (threshold is not None or name == "error_threshold") and not (threshold or 0) > 0:
                 raise ValueError(f"{name} must be positive, got {threshold}.")
         self.error_threshold, self.rare_threshold = error_threshold, rare_threshold
         self.steps_per_round, self.chunk_size = steps_per_round, chunk_size
@@ -182,7 +182,8 @@ class BranchedRollouts:
             model_env = ModelBasedEnv(world_model, env, member=rule["member"], **options)  # pyright: ignore
             sharing = 1 if rule["starts"] == "per_member" else world_model.num_members
             starts = max(starts_per_step * steps_per_round // sharing, 1)
-            self.rollouts.append((model_env, horizon * starts))
+            longest = self.horizon_range[1] if self.horizon_range else 1
+            self.rollouts.append((model_env, max(horizon * starts, longest)))
         self.model_env = self.rollouts[0][0]
         self.capacity = sum(count for _, count in self.rollouts) * world_model.num_members * retained_rounds
         if len({model_env.member for model_env, _ in self.rollouts}) < len(self.rollouts):

@@ -115,6 +115,8 @@ class RealSuccessors:
         if imagined.get("next", None) is None:
             raise ValueError(f'share must be 0 for batches without "next", of members\' buffers: got {self.share}.')
         real: Any = self.replay[torch.randint(len(self.replay), (count,))].to(imagined.device)
+        if real.get("steps_to_next_obs", None) is not None:
+            raise ValueError("replay must hold transitions of one step, got steps_to_next_obs.")
         size = (count, *imagined["next"].shape[1:])
         outcome = real["next"].select("observation", "reward", "terminated", "done").view(count, *[1] * (len(size) - 1))
         rows = {"observation": real["observation"], "action": real["action"], "next": outcome.expand(size)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
@@ -45,7 +46,8 @@ def action_bounds(spec: Any) -> tuple[Tensor, Tensor] | None:
     # the range of an unbounded spec of TorchRL, whose bounds are the largest numbers, overflows
     if low is None or high is None or not ((high > low) & (high - low).isfinite()).all():
         return None
-    return low.float(), high.float()
+    # of a spec with a batch of environments, those of one
+    return low.reshape(-1, *low.shape[-1:])[0].float(), high.reshape(-1, *high.shape[-1:])[0].float()
 
 
 def log_half_range(spec: Any) -> float:
@@ -64,6 +66,9 @@ def make_actor(
     normalize: bool = False,
 ) -> ProbabilisticActor:
     """Squashed Gaussian policy from ``observation`` to ``loc``, ``scale`` and ``action``, in units of the environment.
+
+    It is made on torch's default device: for another one use ``with torch.device("cuda"):``, because ``.to`` does not
+    move the action bounds, which are then copied in each call.
 
     Args:
         env: environment with a vector ``observation``, shape ``[S]``, and a bounded ``action``, shape ``[A]``.
@@ -85,7 +90,7 @@ def make_actor(
         space: Any = getattr(spec, "space", None)
         found = f"{space.low.tolist()} to {space.high.tolist()}" if hasattr(space, "low") else type(spec).__name__
         raise ValueError(f"env must have a continuous action with finite bounds, low below high: got {found}.")
-    num_inputs = env.observation_spec["observation"].shape[-1]
+    num_inputs, device = env.observation_spec["observation"].shape[-1], torch.get_default_device()
     network = mlp(num_inputs, num_cells, 2 * spec.shape[-1], activation_class=activation_class, layer_norm=layer_norm)
     if normalize:
         network = nn.Sequential(Normalizer(num_inputs), *network)
@@ -94,6 +99,6 @@ def make_actor(
         in_keys=["loc", "scale"],
         spec=spec,
         distribution_class=TanhNormal,
-        distribution_kwargs={"low": bounds[0], "high": bounds[1], "event_dims": 1},
+        distribution_kwargs={"low": bounds[0].to(device), "high": bounds[1].to(device), "event_dims": 1},
         default_interaction_type=ExplorationType.RANDOM,
     )

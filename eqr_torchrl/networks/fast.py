@@ -43,7 +43,7 @@ def fast_inference(network: nn.Module, *, precision: Precision = "auto") -> nn.M
 
 def _view(module: nn.Module, *, rounds: bool) -> nn.Module:
     if type(module).forward is nn.Sequential.forward and _is_rowwise(module):
-        return _FastSequential(module, rounds=rounds)
+        return _FastSequential(module, rounds=rounds)  # pyright: ignore[reportArgumentType]
     children = {name: child and _view(child, rounds=rounds) for name, child in module._modules.items()}
     if all(child is module._modules[name] for name, child in children.items()):
         return module
@@ -61,13 +61,22 @@ def _is_linear(layer: nn.Module) -> bool:
 
 def _is_rowwise(layers: nn.Module) -> bool:
     children = list(layers.children())
-    return any(map(_is_linear, children)) and all(_is_linear(one) or type(one) in _ROWWISE for one in children)
+    rowwise = [_is_linear(one) or (type(one) in _ROWWISE and not _is_wide(one)) for one in children]
+    return any(map(_is_linear, children)) and all(rowwise)
 
 
-class _FastSequential(nn.Module):
-    def __init__(self, network: nn.Module, *, rounds: bool) -> None:
-        super().__init__()
-        self.network, self.rounds = network, rounds
+def _is_wide(layer: Any) -> bool:
+    """Whether a layer normalises more dimensions than the last one."""
+    return isinstance(layer, nn.LayerNorm) and len(layer.normalized_shape) > 1
+
+
+class _FastSequential(nn.Sequential):
+    network: Any
+
+    def __init__(self, network: nn.Sequential, *, rounds: bool) -> None:
+        super().__init__(*network)
+        self.__dict__["network"] = network  # whose hooks count; it is no layer
+        self.rounds = rounds
 
     def forward(self, value: Tensor) -> Tensor:
         if not self._applies(value):
@@ -81,7 +90,7 @@ class _FastSequential(nn.Module):
     def _applies(self, value: Tensor) -> bool:
         if torch.is_grad_enabled() or value.device.type != "cpu" or value.numel() <= _FEW_ROWS * value.shape[-1]:
             return False
-        layers = list(self.network.children())
+        layers = list(self)
         types = {value.dtype, *(layer.weight.dtype for layer in layers if _is_linear(layer))}
         return types == {torch.float32} and not any(map(has_hooks, (self.network, *layers)))
 
@@ -91,7 +100,7 @@ class _FastSequential(nn.Module):
         Where torch's tanh is slow, half a tanh is enough between linear layers, as the sigmoid of twice its argument
         minus one half: the factors two move into the weights on both sides, which does not round them.
         """
-        layers: list[Any] = list(self.network.children())
+        layers: list[Any] = list(self)
         linear = [i for i, layer in enumerate(layers) if _is_linear(layer)]
         tanh = [i + 1 for i in linear if i + 2 in linear and type(layers[i + 1]) is Tanh]
         activation, factor = (torch.tanh_, 1) if mkl_uses_avx512() else (_half_tanh, 2)

@@ -15,6 +15,7 @@ from tensordict import TensorDict, TensorDictBase, TensorDictParams
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule, dispatch
 from tensordict.utils import NestedKey, unravel_key
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl.modules.distributions.utils import rsample_and_log_prob
 from torchrl.objectives import LossModule
@@ -49,7 +50,7 @@ class SoftActorCriticLoss(LossModule):
         num_qvalue_nets: number of critics. Defaults to the number given; of one critic, copies with new weights are
             made.
         alpha_init: initial entropy temperature, in units of reward per nat, or of ``value_unit`` (:meth:`set_scales`).
-        min_alpha, max_alpha: bounds of the temperature. Default to ``None``: no bounds.
+        min_alpha, max_alpha: bounds of the temperature, in the same unit. Default to ``None``: no bounds.
         fixed_alpha: whether the temperature stays at ``alpha_init``.
         target_entropy: in nats of the action in units of the environment. Defaults to ``"auto"``: that of ``-1`` for
             each entry of the action in [-1, 1], which is minus the action dimension plus the sum of log half-ranges.
@@ -133,11 +134,12 @@ class SoftActorCriticLoss(LossModule):
             raise ValueError(f"utility must be a module that maps values [..., N] to [...], got {utility!r}.")
         critics = _as_critics(qvalue_network, num_qvalue_nets)
         self.num_qvalue_nets = len(critics)
-        self.use_prioritized_weights = "auto"  # read by TorchRL's base class
         self.reduction = "mean" if reduction is None else reduction
 
         self.delay_qvalue = delay_qvalue
         stacked: Any = StackedCritics(critics, self.default_keys().state_action_value)
+        with_unit = [name for name, m in stacked.named_modules() if isinstance(m, StateActionNetwork) and m.normalizer]
+        self._unit_key = (*with_unit[0].split("."), "value_unit") if with_unit else None
         self.convert_to_functional(actor_network, "actor_network", create_target_params=False)
         self.convert_to_functional(stacked, "qvalue_network", create_target_params=delay_qvalue)
         view = target_inference or (lambda network: network)
@@ -219,13 +221,14 @@ class SoftActorCriticLoss(LossModule):
     @property
     def value_unit(self) -> Tensor | float:
         """Unit in which the critics learn, and of the losses; of critics of another build, 1."""
-        return self.qvalue_network_params.get(("critics", "0", "module", "value_unit"), 1.0)
+        return 1.0 if self._unit_key is None else self.qvalue_network_params[self._unit_key]
 
     @property
     def _alpha(self) -> Tensor:
         if self.min_log_alpha is not None or self.max_log_alpha is not None:
             # the parameter itself, as SACLoss does: a clamped copy would let it drift beyond its bound
-            self.log_alpha.data.clamp_(self.min_log_alpha, self.max_log_alpha)
+            bounds, unit = (self.min_log_alpha, self.max_log_alpha), torch.as_tensor(self.value_unit).log()
+            self.log_alpha.data.clamp_(*(None if bound_ is None else bound_ + unit for bound_ in bounds))
         return self.log_alpha.detach().exp()
 
     def _policy(self, entries: Mapping[NestedKey, Tensor], size: torch.Size, *, target: bool = False):
@@ -391,8 +394,8 @@ class SoftActorCriticLoss(LossModule):
 
 
 def _as_critics(qvalue_network: Any, num_qvalue_nets: int | None) -> list[TensorDictModule]:
-    single = isinstance(qvalue_network, nn.Module) and not isinstance(qvalue_network, nn.ModuleList)
-    critics: list[Any] = [qvalue_network] if single else list(qvalue_network)  # pyright: ignore[reportArgumentType]
+    single = not isinstance(qvalue_network, list | tuple | nn.ModuleList)
+    critics: list[Any] = [qvalue_network] if single else list(qvalue_network)
     if wrong := [type(critic).__name__ for critic in critics if not hasattr(critic, "in_keys")]:
         needed = "a TensorDictModule that reads observation and action, or a list of them"
         raise ValueError(f"qvalue_network must be {needed}, got {wrong[0]}.")
@@ -405,6 +408,10 @@ def _as_critics(qvalue_network: Any, num_qvalue_nets: int | None) -> list[Tensor
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that nothing was reset: an error here
             critics[-1].reset_parameters_recursive()
+        if any(map(is_lazy, critics[0].parameters())):
+            raise ValueError(
+                "qvalue_network must have its weights before it is copied: call it once, its layers are lazy."
+            )
         if all(map(torch.equal, critics[0].parameters(), critics[-1].parameters())):
             raise ValueError(
                 f"qvalue_network must be a list of {count} critics for num_qvalue_nets={count}: no layer of this one "

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from eqr_torchrl.utility import OptimisticUtility
+
 
 class Annealing:
     r"""Lowers step sizes and optimism as training goes on, so that what was found is kept.
@@ -48,13 +50,13 @@ class Annealing:
         self.optimizer, self.utility = optimizer, utility
         self.start, self.mean_from, self.final_rate = start, mean_from, final_rate
         self.rates = [group["lr"] for group in optimizer.param_groups]
-        self.scale = getattr(utility, "scale", None)
+        self.scale = utility.scale if isinstance(utility, OptimisticUtility) else 0.0
 
     def __call__(self, share: float) -> None:
         """Sets step sizes and optimism for ``share`` of the training, 0 at its start and 1 at its end."""
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * (1 - _passed(share, self.start, 1.0) * (1 - self.final_rate))
-        if self.scale is not None and self.scale > 0:
+        if self.scale > 0:
             utility: Any = self.utility
             utility.scale = self.scale * (1 - _passed(share, self.start, self.mean_from))
 

@@ -43,7 +43,8 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
         action_sampling: ``"stratified"`` draws the actions of one batch element and member as a Latin hypercube over
             its next states (for :class:`~torchrl.modules.TanhNormal` policies; others are drawn independently);
             ``"iid"`` always independently, as in the paper.
-        kappa: of :func:`~eqr_torchrl.functional.quantile_huber_loss`, in units of return.
+        kappa: of :func:`~eqr_torchrl.functional.quantile_huber_loss`, in units of return, or of ``value_unit``
+            (:meth:`~eqr_torchrl.objectives.SoftActorCriticLoss.set_scales`).
         **options: those of :class:`~eqr_torchrl.objectives.SoftActorCriticLoss`.
 
     Examples:
@@ -102,7 +103,7 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
         if self.action_sampling == "iid" or type(policy) is not TanhNormal:
             action, log_prob = rsample_and_log_prob(policy, (num_actions,))
             return action.movedim(0, len(shape)), log_prob.movedim(0, -1)
-        loc, scale = policy.loc, policy.scale
+        loc, scale = torch.broadcast_tensors(policy.loc, policy.scale)
         draws = (*shape[:-1], shape[-1] * num_actions) if stratify else (*shape, num_actions)
         noise = F.stratified_normal((*draws, loc.shape[-1]), dim=-2, device=loc.device, dtype=loc.dtype)
         noise = noise.view(*shape, num_actions, loc.shape[-1])
@@ -113,13 +114,12 @@ class EpistemicQuantileLoss(SoftActorCriticLoss):
         states = self._states(self.qvalue_network, tensordict, action.shape[:-1])
         quantiles = self._values("online", states, action)  # [*B, C, N]
         levels = F.quantile_midpoints(quantiles.shape[-1], device=quantiles.device, dtype=torch.float64)
-        target = target.unsqueeze(-2).expand(*quantiles.shape[:-1], target.shape[-1])
-        unit = self.value_unit
-        losses = F.quantile_huber_loss(quantiles / unit, target / unit, levels, kappa=self.kappa)
+        levels, unit = levels.repeat(quantiles.shape[-2]), self.value_unit  # the losses of all critics add up
+        losses = F.quantile_huber_loss(quantiles.flatten(-2) / unit, target / unit, levels, kappa=self.kappa)
         prediction = quantiles.detach()
-        td_error = (prediction.mean(-1) - target.mean(-1)).abs().amax(-1)
+        td_error = (prediction.mean(-1) - target.mean(-1, keepdim=True)).abs().amax(-1)
         spread = prediction.std(-1, correction=min(1, prediction.shape[-1] - 1)).mean()
-        return losses.sum(-1), td_error, {"epistemic_std": spread, "target_value": target.mean()}
+        return losses, td_error, {"epistemic_std": spread, "target_value": target.mean()}
 
     def _policy_value(self, quantiles: Tensor) -> Tensor:
         return self.utility(_minimum(quantiles))

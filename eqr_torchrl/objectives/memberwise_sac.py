@@ -142,8 +142,9 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
 
     def _batch_keys(self) -> tuple[list[NestedKey], list[NestedKey], list[NestedKey]]:
         needed, optional = self._transition_keys()
+        members = [unravel_key((_MEMBERS, key)) for key in (*needed, *optional)]  # of a batch of the other kind
         if self.num_qvalue_nets == 1:
-            return needed, optional, ["epistemic_std", "target_value"]
-        needed, optional = ([unravel_key((_MEMBERS, key)) for key in keys] for keys in (needed, optional))
+            return needed, [*optional, *members], ["epistemic_std", "target_value"]
         # members with rows of their own have no common state at which their spread means anything
-        return [*self.actor_network.in_keys, *needed], optional, ["target_value"]
+        states, count = self.actor_network.in_keys, len(needed)
+        return [*states, *members[:count]], [*members[count:], *needed, *optional], ["target_value"]

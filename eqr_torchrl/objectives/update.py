@@ -60,9 +60,10 @@ def make_update(
         sample: samples a batch, such as ``model_buffer.sample``; the update then takes no argument. Defaults to
             ``None``: the batch is the argument.
         before_step: called between backward and optimiser step, where gradients can be clipped.
-        after_step: called after the optimiser step, such as the ``step`` of a learning-rate scheduler.
-        cuda_graph: whether the step on a batch is recorded at its fifth call and replayed from then on (CUDA only).
-            Batches must keep their keys and shapes.
+        after_step: called at the end, such as the ``step`` of a learning-rate scheduler.
+        cuda_graph: whether the step on a batch is recorded at its fifth call and replayed from then on (CUDA only), but
+            for ``after_step``. Batches must keep their keys and shapes; numbers of Python, such as step sizes that are
+            no tensors, stay what they were.
 
     Examples:
         >>> loss = EpistemicQuantileLoss(toy_actor(), toy_critic())
@@ -71,7 +72,7 @@ def make_update(
         >>> update(toy_batch(B=4, M=2, K=3))["loss_qvalue"].requires_grad
         False
     """
-    device = optimizer.param_groups[0]["params"][0].device
+    device = next(parameter for group in optimizer.param_groups for parameter in group["params"]).device
     if cuda_graph and device.type != "cuda":
         raise ValueError(f"cuda_graph must be False where the parameters are not on a CUDA device: got {device}.")
     move_targets = _target_step(target_updater)
@@ -83,15 +84,20 @@ def make_update(
             before_step()
         optimizer.step()
         optimizer.zero_grad()
-        if after_step is not None:
-            after_step()
         move_targets()
         return losses.detach()
 
     one: Any = step
     if cuda_graph:  # after five calls the optimiser's state, and whatever else is made lazily, exists
         one = CudaGraphModule(step, in_keys=[], out_keys=[], warmup=5, device=device)  # pyright: ignore
-    return one if sample is None else lambda: one(sample())
+
+    def update(*batch: TensorDictBase) -> TensorDictBase:
+        losses = one(*batch or (sample(),))  # pyright: ignore[reportOptionalCall]
+        if after_step is not None:
+            after_step()
+        return losses
+
+    return update
 
 
 def _target_step(updater: TargetNetUpdater) -> Callable[[], None]:

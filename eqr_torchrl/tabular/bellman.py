@@ -85,6 +85,8 @@ def value_distribution_iteration(
     """
     if not tolerance > 0:
         raise ValueError(f"tolerance must be positive, got {tolerance}.")
+    if max_iterations < 1:
+        raise ValueError(f"max_iterations must be positive, got {max_iterations}.")
     _check_batch(processes)
     quantiles = processes.rewards.new_zeros((*processes.batch_shape[1:], processes.num_states, num_quantiles))
     for _ in range(max_iterations):

@@ -87,7 +87,9 @@ def _log_gamma_draws(shape_parameter: Tensor, generator) -> Tensor:
     shape_parameter = shape_parameter.contiguous()
     draws = torch._standard_gamma(shape_parameter + 1, generator=generator).log_()
     uniform = torch.rand(draws.shape, generator=generator, dtype=draws.dtype, device=draws.device)
-    return draws.add_(uniform.log_().div_(shape_parameter)).masked_fill_(shape_parameter == 0, -torch.inf)
+    return draws.add_(uniform.neg_().add_(1).log_().div_(shape_parameter)).masked_fill_(
+        shape_parameter == 0, -torch.inf
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -117,6 +118,8 @@ def epistemic_quantile_regression(
     for start in range(0, num_iterations, chunk):
         size = min(chunk, num_iterations - start)
         processes = posterior.sample_process(policy, (size, *run_shape), generator=generator)
+        tables = {name: getattr(processes, name).double() for name in ("transitions", "rewards")}
+        processes = replace(processes, **tables)
         for offset in range(size):
             iteration = start + offset
             share = _share_below(quantiles, processes[offset])

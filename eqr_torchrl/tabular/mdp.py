@@ -14,7 +14,7 @@ def select_actions(table: Tensor, policy: Tensor, event_dims: int) -> Tensor:
     """Entries of ``table`` ``[*B, S, A, *event]`` at the actions of a deterministic ``policy``: ``[*B, S, *event]``."""
     action_dim = -event_dims - 1
     shape = torch.broadcast_shapes(table.shape[:action_dim], policy.shape)
-    index = policy.expand(shape).reshape(*shape, *(1,) * (event_dims + 1))
+    index = policy.long().expand(shape).reshape(*shape, *(1,) * (event_dims + 1))
     return table.expand(*shape, *table.shape[action_dim:]).take_along_dim(index, action_dim).squeeze(action_dim)
 
 

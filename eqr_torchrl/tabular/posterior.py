@@ -82,6 +82,8 @@ class ConjugatePosterior(MDPPosterior):
             raise ValueError(f"rewards must be of shape {tuple(expected)}, got {tuple(shape)}.")
         mean, precision = (t.to(table).expand(expected) for t in (rewards.mean, rewards.precision))
         self.rewards = replace(rewards, mean=mean, precision=precision)
+        if not precision[..., list(terminal_states), :].isinf().all():
+            raise ValueError("rewards must be known, of infinite precision, in terminal_states.")
         self.mean()  # validates the rest
 
     def update(self, statistics: TransitionStatistics) -> ConjugatePosterior:

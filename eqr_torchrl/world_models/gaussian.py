@@ -51,7 +51,7 @@ class GaussianEnsemble(WorldModel):
             noise above :math:`e^{0.25} \approx 1.3`, in units of the environment, and miss rewards far from 1 in size.
         prior_scale: :math:`b` of the change of the observation, in standard deviations of its entries at the first fit.
         reward_prior_scale: :math:`b` of the reward, in its units: how far unseen rewards may lie from those seen; or a
-            function of the rewards ``[n]`` of the first fit to it.
+            function to it of the rewards ``[n]`` of the first fit, less what an end earns.
         log_var_bounds: soft bounds of the log-variance :math:`\ell`, on the networks' scale.
         learn_termination: whether a small second network of each member learns when episodes end; if not, likewise.
         precision: of matmuls between hidden layers on a CPU, in :meth:`loss` and without gradient: ``"fp32"``,

@@ -50,7 +50,8 @@ class Rows:
         if world_model.predicts_reward and ended is not None and 0 < (last := ended > 0).sum() < len(last):
             reward = targets[-1]  # what an end earns follows the end
             world_model.terminal_reward.copy_(reward[last].mean() - reward[~last].mean())
-            targets[-1] = reward - world_model.terminal_reward * ended
+        if world_model.predicts_reward and ended is not None:
+            targets[-1] = targets[-1] - world_model.terminal_reward * ended
         raw, self.targets = torch.cat([observation, action], -1), torch.cat(targets, -1)
         world_model.update_statistics(raw, self.targets)
         self.num_rows, self.num_inputs = raw.shape

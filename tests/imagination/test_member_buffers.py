@@ -112,3 +112,10 @@ def test_what_does_not_fit_is_named():
     buffers.extend(rows([0, -1]))
     with pytest.raises(RuntimeError, match="empty"):
         buffers.sample()
+
+
+def test_a_member_that_does_not_exist_is_named_and_nothing_is_written():
+    buffers = make_member_buffers(400, num_members=2, batch_size=8)
+    with pytest.raises(ValueError, match='"member" must be -1 or one of 2 members from 0 on, got 0 to 2'):
+        buffers.extend(rows([0, 1, 2]))
+    assert not len(buffers.members[0])

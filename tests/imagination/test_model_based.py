@@ -340,3 +340,10 @@ def test_terminations_come_from_the_rule_or_from_the_model(ending_model, env_of)
         ValueError, match="termination_fn is required for .*predicts_termination=False, got None.*=true"
     ):
         env_of(termination_fn=None)
+
+
+def test_start_states_are_finite_and_follow_the_environment(env_of):
+    env = env_of(start_states=torch.zeros(2, 3)).double()
+    assert env.start_states.dtype == torch.float64 and "start_states" not in env.state_dict()
+    with pytest.raises(ValueError, match="start_states must be finite, got NaN or infinity in 1 of 2 rows"):
+        env_of(start_states=torch.tensor([[0.0, 0.0, 0.0], [0.0, float("nan"), 1.0]]))

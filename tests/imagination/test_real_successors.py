@@ -98,3 +98,10 @@ def test_batches_of_each_member_take_no_real_rows(replay):
     rows = toy_batch(B=8).select("observation")  # those of the policy; the members' own are under another key
     with pytest.raises(ValueError, match='share must be 0 for batches without "next", of members\' buffers: got 0.5'):
         RealSuccessors(lambda batch: batch, replay, share=0.5)(rows)
+
+
+def test_real_transitions_are_of_one_step():
+    replay = make_replay_buffer(100)
+    replay.extend(real_rows().set("steps_to_next_obs", torch.full((20, 1), 3)))
+    with pytest.raises(ValueError, match="replay must hold transitions of one step, got steps_to_next_obs"):
+        RealSuccessors(imagined(), replay)(toy_batch(B=4))

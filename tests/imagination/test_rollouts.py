@@ -17,6 +17,7 @@ from eqr_torchrl.imagination import (
 )
 from eqr_torchrl.imagination.rollouts import TRANSITION_KEYS
 from eqr_torchrl.testing import toy_actor, toy_env
+from eqr_torchrl.world_models import GaussianEnsemble
 
 ALL_KEYS = (*TRANSITION_KEYS, "member")
 
@@ -256,3 +257,21 @@ def test_anything_but_the_bare_environment_is_refused(known_model):
         ValueError, match=r"model_env must be a ModelBasedEnv, got TransformedEnv: .* bypass transforms"
     ):
         branched_rollout(scaled, still, torch.zeros(1, 3), make_model_buffer(10), num_starts=1, horizon=1)
+
+
+def test_states_of_another_type_are_imagined_in_that_of_the_model(known_model):
+    _, rows = imagine(known_model([1.0], [0.0]), torch.zeros(4, 3, dtype=torch.float64), num_starts=2, horizon=2)
+    assert rows["observation"].dtype == torch.float32
+
+
+def test_a_round_of_the_longest_rollouts_fits_into_its_capacity():
+    model = GaussianEnsemble(3, 1, num_members=2, num_cells=(8,))
+    sizes = {"horizon": 1, "starts_per_step": 1, "steps_per_round": 1, "retained_rounds": 1}
+    imagined = BranchedRollouts(model, toy_env(), **sizes, horizon_range=(20, 25), termination_fn=never_terminates)
+    assert imagined.capacity == 2 * 25
+
+
+def test_an_error_threshold_is_needed():
+    model = GaussianEnsemble(3, 1, num_members=2, num_cells=(8,))
+    with pytest.raises(ValueError, match="error_threshold must be positive, got None"):
+        BranchedRollouts(model, toy_env(), error_threshold=None, termination_fn=never_terminates)

@@ -120,3 +120,24 @@ def test_it_works_under_vmap():
 def test_an_unknown_precision_is_named():
     with pytest.raises(ValueError, match='precision must be "auto", "fp32" or "bf16", got \'half\''):
         fast_inference(mlp(3, (8,), 2), precision="half")  # pyright: ignore[reportArgumentType]
+
+
+def test_a_view_is_a_sequence_still():
+    class Looped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = mlp(3, (8,), 2)
+
+        def forward(self, value):
+            for layer in self.layers:
+                value = layer(value)
+            return value
+
+    net, x = Looped(), torch.randn(500, 3)
+    torch.testing.assert_close(fast_inference(net)(x), net(x))
+
+
+def test_a_norm_over_two_dimensions_is_no_layer_of_rows():
+    net, x = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm((3, 4))), torch.randn(500, 3, 4)
+    with torch.no_grad():
+        torch.testing.assert_close(fast_inference(net)(x), net(x))

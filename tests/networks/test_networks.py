@@ -125,3 +125,11 @@ def test_arguments_out_of_range_are_named():
         GaussianHead(nn.Identity(), (2.0, -20.0))
     with pytest.raises(ValueError, match="num_quantiles must be a positive integer, got 0"):
         make_critic(toy_env(), num_quantiles=0)
+
+
+def test_an_actor_is_made_on_the_default_device():
+    env = toy_env()
+    with torch.device("meta"):
+        actor = make_actor(env)
+    bounds = actor.module[-1].distribution_kwargs
+    assert {bounds["low"].device.type, bounds["high"].device.type, next(actor.parameters()).device.type} == {"meta"}

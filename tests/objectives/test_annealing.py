@@ -54,3 +54,10 @@ def test_caution_and_other_utilities_stay(utility):
 def test_shares_are_refused_in_one_line(options, message):
     with pytest.raises(ValueError, match=message):
         Annealing(optimizer(1e-3), None, **options)
+
+
+def test_a_scale_of_another_utility_stays():
+    utility = nn.Linear(1, 1)
+    utility.scale = nn.Parameter(torch.ones(1))
+    Annealing(optimizer(1e-3), utility)(0.6)
+    assert utility.scale == 1

@@ -9,7 +9,7 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 from torchrl.modules import MLP, ValueOperator
 
-from eqr_torchrl.objectives import make_optimizer, make_update
+from eqr_torchrl.objectives import EpistemicQuantileLoss, make_optimizer, make_update
 from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic
 
 
@@ -120,3 +120,17 @@ def test_an_optimiser_takes_no_running_statistics():
     loss = make_loss(critic=critic)
     trained = {id(p) for group in make_optimizer(loss).param_groups for p in group["params"]}
     assert trained == {id(p) for p in loss.parameters()}
+
+
+def test_a_lazy_critic_is_copied_after_its_first_call():
+    critic = critic_of(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(5))
+    with pytest.raises(ValueError, match="qvalue_network must have its weights before it is copied: call it once"):
+        EpistemicQuantileLoss(toy_actor(), critic, num_qvalue_nets=2)
+    critic(toy_batch(B=4))
+    loss = EpistemicQuantileLoss(toy_actor(), critic, num_qvalue_nets=2, delay_qvalue=False)
+    assert loss(toy_batch(B=4))["loss_qvalue"].isfinite()
+
+
+def test_a_function_is_no_critic():
+    with pytest.raises(ValueError, match="qvalue_network must be a TensorDictModule .* got function"):
+        EpistemicQuantileLoss(toy_actor(), lambda tensordict: tensordict)

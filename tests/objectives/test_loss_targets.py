@@ -11,10 +11,11 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.envs.transforms import MultiStepTransform
-from torchrl.modules import TanhNormal
+from torchrl.modules import ProbabilisticActor, TanhNormal
 from torchrl.objectives import SoftUpdate, TQCLoss
 
-from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic
+from eqr_torchrl.objectives import EpistemicQuantileLoss
+from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic, toy_env
 
 
 def constant_loss(*atoms: float, gamma: float, critics=None):
@@ -205,3 +206,11 @@ def test_a_loss_of_another_precision_is_that_of_float32_to_its_digits(size, acti
     for key in ("loss_qvalue", "epistemic_std", "target_value"):
         assert out[key].dtype == dtype
         torch.testing.assert_close(out[key].float(), expected[key], rtol=0.03, atol=0.01)
+
+
+def test_a_policy_of_one_fixed_scale():
+    mean = TensorDictModule(nn.Linear(3, 1), ["observation"], ["loc"])
+    options = {"distribution_class": TanhNormal, "distribution_kwargs": {"scale": 0.5}}
+    actor = ProbabilisticActor(mean, in_keys=["loc"], spec=toy_env().action_spec, **options)
+    loss = EpistemicQuantileLoss(actor, toy_critic(), delay_qvalue=False)
+    assert loss.compute_target(toy_batch(4, 2, 3)).isfinite().all()

@@ -16,8 +16,10 @@ from loss_parts import (
     total,
     uniform_actor,
 )
+from tensordict import TensorDict
 from torchrl.objectives import SACLoss, SoftUpdate
 
+from eqr_torchrl.objectives import MemberwiseSACLoss
 from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic
 
 LOG_4 = math.log(4.0)  # entropy of a uniform distribution on [-2, 2]: its -log pi
@@ -195,3 +197,19 @@ def test_sac_loss_keeps_the_orthogonal_initialisation_of_a_list_of_critics():
     for weight in weights:
         for one in weight.detach().reshape(-1, 16, 16):
             torch.testing.assert_close(one @ one.T, torch.eye(16), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("members", [False, True])
+@pytest.mark.parametrize("num_critics", [1, 5])
+def test_the_keys_that_it_names_are_all_that_it_reads_of_either_batch(members, num_critics):
+    # five scalar critics, or one of as many outputs as there are members; one member alone where rows are its own
+    outputs = 1 if members or num_critics > 1 else 5
+    count = 1 if members and num_critics == 1 else 5
+    critics = [toy_critic(num_quantiles=outputs) for _ in range(num_critics)]
+    loss = MemberwiseSACLoss(toy_actor(), critics, delay_qvalue=False)
+    batch = toy_batch(4, 5, 3)
+    if members:
+        rows = toy_batch(4 * count).reshape(4, count)
+        batch = TensorDict({"observation": torch.randn(4, 3), "members": rows}, [4])
+    chosen = batch.select(*loss.in_keys, *loss.optional_in_keys, strict=False)
+    torch.testing.assert_close(seeded(loss, chosen), seeded(loss, batch))

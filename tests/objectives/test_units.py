@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
 import pytest
 import torch
 from loss_parts import seeded, total
-from torchrl.data import Bounded, Unbounded
+from tensordict.nn import TensorDictSequential
+from torchrl.data import Bounded, Composite, Unbounded
 from torchrl.objectives import SoftUpdate
 
 from eqr_torchrl.networks import make_actor, make_critic
 from eqr_torchrl.objectives import EpistemicQuantileLoss, MemberwiseSACLoss, make_optimizer, make_update
-from eqr_torchrl.testing import toy_batch, toy_env
+from eqr_torchrl.testing import toy_actor, toy_batch, toy_critic, toy_env
 
 KINDS = [EpistemicQuantileLoss, MemberwiseSACLoss]
 
@@ -137,3 +139,33 @@ def test_a_critic_reads_actions_in_the_unit_range_and_those_without_bounds_as_th
     critic, action = make_critic(env), torch.tensor([0.3])
     value = critic(observation=torch.ones(3), action=action)
     assert torch.equal(value, critic.module.network(torch.cat([torch.ones(3), action])))
+
+
+def test_the_bounds_of_a_batch_of_environments_are_those_of_one():
+    one = Bounded(-2.0, 2.0, torch.Size([1]))
+    many = Composite(action=one.expand(8, 1), shape=[8])
+    losses = [EpistemicQuantileLoss(toy_actor(), toy_critic(), action_spec=spec) for spec in (one, many)]
+    # minus one entry, plus log 2
+    torch.testing.assert_close([loss.target_entropy.item() for loss in losses], [math.log(2) - 1] * 2)
+
+
+@pytest.mark.parametrize("unit", [1.0, 100.0, 1e-3])
+def test_bounds_of_the_temperature_have_its_unit(unit):
+    env = toy_env()
+    bounds = {"alpha_init": 5.0, "min_alpha": 0.01, "max_alpha": 2.0, "delay_qvalue": False}
+    loss = EpistemicQuantileLoss(make_actor(env), make_critic(env, normalize=True), **bounds)
+    loss.set_scales(torch.randn(20, 3), unit)
+    assert loss(toy_batch(B=4))["alpha"].item() == pytest.approx(2 * unit, rel=1e-5)
+
+
+def test_a_critic_inside_others_has_its_unit():
+    env = toy_env()
+    critic = make_critic(env, num_quantiles=3, normalize=True)
+    losses = []
+    for network in (critic, TensorDictSequential(copy.deepcopy(critic))):
+        torch.manual_seed(0)
+        loss = EpistemicQuantileLoss(make_actor(env), network, delay_qvalue=False)
+        loss.set_scales(torch.randn(20, 3), 100.0)
+        losses.append(seeded(loss, toy_batch(B=4)))
+        assert loss.value_unit == 100
+    torch.testing.assert_close(*losses)

@@ -88,3 +88,19 @@ def test_gradients_can_be_clipped_before_the_step_and_a_scheduler_steps_after_it
 def test_a_cuda_graph_needs_a_gpu():
     with pytest.raises(ValueError, match="cuda_graph must be False .* got cpu"):
         make_update(*make_parts(), cuda_graph=True)
+
+
+def test_a_fixed_policy_is_evaluated_by_updates_of_its_critic():
+    actor = toy_actor().requires_grad_(False)
+    loss = EpistemicQuantileLoss(actor, toy_critic(), fixed_alpha=True).make_value_estimator(gamma=0.9)
+    before = loss.qvalue_network_params.clone().detach()
+    make_update(loss, make_optimizer(loss), SoftUpdate(loss, tau=0.1))(toy_batch(B=4))
+    assert (before != loss.qvalue_network_params.detach()).any()
+
+
+def test_what_comes_after_a_step_comes_once_in_each():
+    count = []
+    update = make_update(*make_parts(), after_step=lambda: count.append(1))
+    for _ in range(3):
+        update(toy_batch(B=4))
+    assert len(count) == 3

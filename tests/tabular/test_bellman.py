@@ -76,3 +76,9 @@ def test_too_few_iterations_are_reported():
         value_distribution_iteration(
             toy_mdp(0.5, torch.tensor([0.2, 0.4])).under(NO_CHOICE), num_quantiles=5, max_iterations=2
         )
+
+
+def test_no_iterations_is_an_error_that_says_so():
+    processes = toy_mdp(beta=0.0, x=torch.linspace(0.2, 0.4, 5)).under(torch.zeros(4, dtype=torch.long))
+    with pytest.raises(ValueError, match="max_iterations must be positive, got 0"):
+        value_distribution_iteration(processes, num_quantiles=2, max_iterations=0)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -139,3 +141,15 @@ def test_converges_to_the_fixed_point_of_the_operator_with_the_cycle(generator):
 def test_errors_name_the_argument(change, message):
     with pytest.raises(ValueError, match=message):
         regress(certain(0.5, 0.3), **{"num_quantiles": 2, "num_iterations": 5, **change})
+
+
+def test_an_mdp_in_float32_and_a_policy_of_small_integers():
+    mdp = toy_mdp(beta=0.0, x=torch.linspace(0.2, 0.4, 5))
+    small = replace(mdp, transitions=mdp.transitions.float(), rewards=mdp.rewards.float())
+    policy = torch.zeros(4, dtype=torch.int32)
+    options = {"num_quantiles": 3, "num_iterations": 20, "step_size": 0.1}
+    found = []
+    for one in (mdp, small):
+        generator = torch.Generator().manual_seed(0)
+        found.append(epistemic_quantile_regression(EmpiricalPosterior(one), policy, generator=generator, **options))
+    torch.testing.assert_close(found[0].quantiles, found[1].quantiles, atol=1e-5, rtol=0)

@@ -162,3 +162,14 @@ def test_empirical_posterior_draws_within_each_element_of_the_batch(generator):
 def test_errors_name_the_argument(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_rewards_of_terminal_states_are_known():
+    transitions = DirichletPosterior.prior(3, 2, terminal_states=(2,))
+    with pytest.raises(ValueError, match="rewards must be known, of infinite precision, in terminal_states"):
+        ConjugatePosterior(transitions, NormalPosterior.prior(3, 2), 0.9, (2,))
+
+
+def test_float32_rows_with_one_successor_are_probabilities():
+    draws = DirichletPosterior(torch.ones(1, 1, 1)).sample((2**22,))
+    assert (draws == 1).all()

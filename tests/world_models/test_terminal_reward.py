@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from tensordict import TensorDict
 
@@ -75,3 +76,17 @@ def test_held_out_errors_count_what_the_end_earned():
 def test_data_that_do_not_say_what_ended_fit_too():
     data = walk(50).exclude(("next", "terminated"))
     assert model_of(data, num_steps=1).terminal_reward.item() == 0
+
+
+def test_an_end_is_paid_once_where_a_later_fit_sees_ends_alone():
+    data = walk(200)
+    data["next", "reward"] = 100.0 * data["next", "terminated"]
+    model = GaussianEnsemble(3, 1, num_members=3, num_cells=(32, 32))
+    fit = FixedStepsFit(model, num_steps=300, lr=3e-3)
+    fit(data)
+    ends = data[data["next", "terminated"].squeeze(-1)]
+    fit(ends)
+    env = ModelBasedEnv(model, toy_env(), termination_fn=reached)
+    observation, action = (ends[key].expand(3, -1, -1) for key in ("observation", "action"))
+    _, reward, terminated = env.sample_next(observation, action, torch.zeros(3, len(ends), 1, 4))
+    assert reward[terminated].mean().item() == pytest.approx(100.0, abs=10)

@@ -126,13 +126,11 @@ class Agent:
 
     @property
     def alpha(self) -> float:
-        """The temperature of the entropy at the end of training, within the bounds of the loss."""
+        """The temperature of the entropy at the end of training."""
         if self.loss is None:
             raise ValueError(f"{self.source} holds a policy alone: load a checkpoint for its temperature.")
         loss: Any = self.loss
-        low, high = getattr(loss, "min_log_alpha", None), getattr(loss, "max_log_alpha", None)
-        log_alpha = loss.log_alpha.detach()
-        return (log_alpha if low is None and high is None else log_alpha.clamp(low, high)).exp().item()
+        return loss.log_alpha.exp().item()
 
     def copy_to(self, actor: nn.Module, world_model: nn.Module, *critics: nn.Module) -> None:
         """Copies what was learned into other networks of the same sizes."""
