@@ -45,8 +45,7 @@ def update(path: Path, columns: tuple[str, ...], rows: list[dict[str, str]]) -> 
     new = {tuple(row[name] for name in RUN) for row in rows}
     old: list[dict[str, str]] = []
     if path.exists():
-        with path.open(encoding="utf-8", newline="") as file:
-            old = [row for row in csv.DictReader(file) if tuple(row[name] for name in RUN) not in new]
+        old = [row for row in read_csv(path) if tuple(row[name] for name in RUN) not in new]
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()

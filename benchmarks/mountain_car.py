@@ -10,7 +10,6 @@ mountain_car_seedN.png). With --published, a CSV with the columns of the publish
 from __future__ import annotations
 
 import argparse
-import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,13 +18,12 @@ import torch
 from torch import Tensor
 
 from eqr_torchrl.lab.comparison import learning_curves, read_runs
-from eqr_torchrl.lab.diagnostics import member_returns, sample_episodes, value_map, value_quantiles
+from eqr_torchrl.lab.diagnostics import member_returns, sample_episodes, tail_steps, value_map, value_quantiles
 from eqr_torchrl.lab.figures import COLOURS, COLUMN_WIDTH, draw_density, saved_figure
 from eqr_torchrl.lab.runs import checkpoint_path, load_agent
 
 START = [-0.5, 0.0]  # m, m per step
 NUM_EPISODES = 10
-TAIL = 0.01  # share of a value that may lie beyond the end of an episode or rollout
 WANTED = ("eqrsac", "ofu", 0.5)  # names of the published table: EQR-SAC, optimistic utility, rewards halved
 
 
@@ -47,7 +45,7 @@ def look(run: Path, env_steps: int) -> Snapshot:
     """Everything about one checkpoint of a run."""
     agent = load_agent(checkpoint_path(run, env_steps))
     actor, critic, gamma = agent.actor, agent.critic, agent.settings["gamma"]
-    steps = 2 * math.ceil(math.log(TAIL) / math.log(gamma))
+    steps = 2 * tail_steps(gamma)
     env: Any = agent.make_env(max_episode_steps=steps)
     model_env = agent.make_model_env(env)
     start = torch.tensor([START])

@@ -24,6 +24,7 @@ from tensordict import TensorDict, TensorDictBase
 from eqr_torchrl.lab.envs import import_by_name, make_env
 from eqr_torchrl.lab.logs import episodes_of, read_transitions, returns_to_go
 from eqr_torchrl.lab.runs import checkpoint_path, load_agent, read_csv
+from eqr_torchrl.lab.runs.checkpoint import checkpoints_in, step_of
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
 
@@ -45,7 +46,7 @@ def half_way(run: Path) -> Policy:
     for row in read_csv(run / "evaluations.csv"):
         returns[int(row["env_steps"])].append(float(row["episode_return"]))
     means = {step: sum(values) / len(values) for step, values in returns.items()}
-    kept = [int(file.stem.rsplit("_", 1)[-1]) for file in (run / "checkpoints").glob("step_*.pt")]
+    kept = [step_of(file) for file in checkpoints_in(run / "checkpoints")]
     nearest = {step: min(means, key=lambda other: abs(other - step)) for step in kept}
     middle = (means[min(means)] + max(means.values())) / 2
     step = min(kept, key=lambda step: abs(means[nearest[step]] - middle))

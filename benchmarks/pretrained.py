@@ -19,7 +19,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from eqr_torchrl.lab.evaluation import evaluate
-from eqr_torchrl.lab.runs import load_agent
+from eqr_torchrl.lab.runs import load_agent, read_csv
 from eqr_torchrl.lab.runs.agent import describe_actor, policy_content, save_policy
 
 FOLDER = Path(__file__).parents[1] / "eqr_torchrl" / "lab" / "pretrained"
@@ -36,10 +36,7 @@ def returns(agent: Any, seed: int) -> list[float]:
 
 
 def read_table() -> dict[str, dict[str, str]]:
-    if not TABLE.exists():
-        return {}
-    with TABLE.open(encoding="utf-8", newline="") as file:
-        return {row["name"]: row for row in csv.DictReader(file)}
+    return {row["name"]: row for row in read_csv(TABLE)} if TABLE.exists() else {}
 
 
 def keep(folder: Path, commit: str, table: dict[str, dict[str, str]]) -> None:

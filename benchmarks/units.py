@@ -22,6 +22,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from eqr_torchrl.lab.runs import read_csv
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "units.csv"
 COLUMNS: tuple[str, ...] = ("action", "reward", "observation", "seed", "env_steps", "episode_return", "episodes")
@@ -59,8 +61,7 @@ def train(units: tuple[float, float, float], seed: int) -> list[dict[str, Any]]:
         command += ["termination_fn=eqr_torchrl.imagination:never_terminates", f"seed={seed}", f"run_dir={folder}/run"]
         paths = os.pathsep.join((str(ROOT), str(ROOT / "benchmarks")))
         subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"})
-        with Path(folder, "run", "evaluations.csv").open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
+        rows = read_csv(Path(folder, "run", "evaluations.csv"))
     steps = sorted({int(row["env_steps"]) for row in rows})
     found = {step: [float(row["episode_return"]) for row in rows if int(row["env_steps"]) == step] for step in steps}
     return [
@@ -71,10 +72,7 @@ def train(units: tuple[float, float, float], seed: int) -> list[dict[str, Any]]:
 
 
 def read_rows() -> list[dict[str, Any]]:
-    if not RESULTS.exists():
-        return []
-    with RESULTS.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    return read_csv(RESULTS) if RESULTS.exists() else []
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from eqr_torchrl.lab._command import parser_of, run_command
+from eqr_torchrl.lab._command import parser_of, run_command, short
 from eqr_torchrl.lab.comparison import (
     PAPER_SMOOTHING,
     aggregate_table,
@@ -37,9 +37,9 @@ from eqr_torchrl.lab.comparison import (
     run_scores,
     score_table,
 )
+from eqr_torchrl.lab.comparison.reading import GROUP
 from eqr_torchrl.lab.runs import differing_settings
 
-GROUP = ["env", "algorithm", "utility"]
 FEW = 5  # runs below which an interval is too narrow to rely on
 
 
@@ -171,9 +171,7 @@ def main() -> None:
             "seeds": [
                 f"{row.num_seeds} of {all_seeds[row.env, row.algorithm, row.utility]}" for row in table.itertuples()
             ],
-            "return": [
-                f"{r.mean:.1f} ± {r.sem:.1f}" if r.num_seeds > 1 else f"{r.mean:.1f}" for r in table.itertuples()
-            ],
+            "return": [short(r.mean) + (f" ± {short(r.sem)}" if r.num_seeds > 1 else "") for r in table.itertuples()],
         }
     )
     published = [] if args.no_published else published_cells(table, args.smooth)
@@ -183,9 +181,9 @@ def main() -> None:
     print(shown.to_string(index=False))
 
     # 2. Aggregates over tasks; a single task without a known range is compared in its own units
-    unit, digits = "normalised score", 3
+    unit = "normalised score"
     if len(tasks) == 1 and not tasks[0].startswith("dmc/") and tasks[0] not in ranges:
-        ranges, unit, digits = {tasks[0]: (0.0, 1.0)}, "return", 1
+        ranges, unit = {tasks[0]: (0.0, 1.0)}, "return"
     normalised = normalised_scores(scores, score_ranges=ranges)
     used = next(iter(normalised.values()), {})
     left_out = [task for task in tasks if task not in used]
@@ -197,8 +195,9 @@ def main() -> None:
             aggregates = aggregates[aggregates["metric"] != "optimality gap"]
         aggregates.to_csv(args.out / "aggregates.csv", index=False)
         improvements.to_csv(args.out / "improvement.csv", index=False)
-        numbers = "{:.{d}f} ({:.{d}f}, {:.{d}f})"
-        cells = [numbers.format(r.estimate, r.low, r.high, d=digits) for r in aggregates.itertuples()]
+        written = short if unit == "return" else "{:.3f}".format
+        rows = aggregates.itertuples()
+        cells = [f"{written(r.estimate)} ({written(r.low)}, {written(r.high)})" for r in rows]
         cells = aggregates.assign(cell=cells).pivot(index=["algorithm", "num_runs"], columns="metric", values="cell")
         cells = cells[aggregates["metric"].unique()].reset_index().rename(columns={"num_runs": "runs"})
         print(f"\nAggregates over {len(used)} task(s), {unit}, 95 % intervals from resampling runs within tasks")

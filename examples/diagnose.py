@@ -49,12 +49,11 @@ from eqr_torchrl.lab.diagnostics import (
     value_quantiles,
     value_spread,
 )
+from eqr_torchrl.lab.diagnostics.start_values import TAIL
 from eqr_torchrl.lab.envs import renew_noise
 from eqr_torchrl.lab.judging import diagnose_offline
 from eqr_torchrl.lab.logs import returns_to_go
 from eqr_torchrl.lab.runs import load_agent
-
-TAIL = 0.01  # share of a value that may lie beyond the end of an episode or rollout
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -82,6 +81,18 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def check_arguments(args: argparse.Namespace, size: int) -> None:
+    """Raises a ValueError for numbers that cannot be, before anything is computed."""
+    for name in ("states", "episodes", "visited", "rollouts", "horizon"):
+        if (value := getattr(args, name)) is not None and value < 1:
+            raise ValueError(f"--{name} must be positive, got {value}.")
+    if args.calibrate and args.calibrate < 38:
+        raise ValueError(f"--calibrate must be 0 or at least 38, got {args.calibrate}.")
+    entries = (args.plane or "0,0").split(",")
+    if len(entries) != 2 or not all(entry.strip().isdecimal() and int(entry) < size for entry in entries):
+        raise ValueError(f"--plane must be two state entries below {size}, such as 0,1: got {args.plane}.")
+
+
 def started(env: Any, seed: int, noise: int) -> Any:
     """The start of an episode, which ``seed`` fixes; what happens then follows from ``noise``."""
     env.set_seed(seed)
@@ -93,11 +104,10 @@ def started(env: Any, seed: int, noise: int) -> Any:
 def main() -> None:
     args = parse_arguments()
     agent = load_agent(args.source)
+    check_arguments(args, agent.space["observation_size"])
     if "held_out" in agent.settings:  # of examples/offline.py: there may be no simulator
         print(*diagnose_offline(args.source), sep="\n")
         return
-    if args.calibrate and args.calibrate < 38:
-        raise ValueError(f"--calibrate must be 0 or at least 38, got {args.calibrate}.")
     cfg: Any = OmegaConf.create(agent.settings)
     folder, actor, critic, alpha = agent.folder, agent.actor, agent.critic, agent.alpha
     steps = 2 * tail_steps(cfg.gamma)  # the first half has small tails

@@ -12,13 +12,15 @@ pygame. An environment of your own needs render() and render_mode="rgb_array", a
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 from typing import Any
 
 import torch
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from eqr_torchrl.lab._command import parser_of, run_command
+from eqr_torchrl.lab._command import parser_of, run_command, short
+from eqr_torchrl.lab.evaluation import evaluate
 from eqr_torchrl.lab.runs import load_agent
 
 RENDERING = "without a display, set MUJOCO_GL=egl or MUJOCO_GL=osmesa; classic control needs pip install pygame"
@@ -42,7 +44,7 @@ def main() -> None:
 
     agent = load_agent(args.source)
     named = {} if args.env is None else {"name": args.env}
-    is_dmc = str({**agent.settings["env"], **named}.get("name", "")).startswith("dmc/")
+    is_dmc = str({**(agent.settings.get("env") or {}), **named}.get("name", "")).startswith("dmc/")
     filming = {} if args.video is None or is_dmc else {"render_mode": "rgb_array"}
     try:
         env = agent.make_env(seed=args.seed, **named, **filming)
@@ -50,22 +52,19 @@ def main() -> None:
         if not filming or "render_mode" not in str(error):
             raise
         raise ValueError(f"--video needs an environment whose constructor takes render_mode: {error}.") from error
-    frames: list[Any] = []
     returns = []
-    for episode in range(args.episodes):
-        film = args.video is not None and episode == 0
-        env.set_seed(args.seed + episode)  # the same start for each policy, whatever noise the steps before drew
-        with torch.no_grad(), set_exploration_type(ExplorationType.DETERMINISTIC):
-            rollout = env.rollout(
-                args.max_steps, agent.actor, callback=(lambda env, _: frames.append(picture(env))) if film else None
-            )
-        returns.append(rollout["next", "reward"].sum().item())
-        print(f"episode {episode + 1}: return {returns[-1]:.1f} in {len(rollout)} steps")
-    spread = torch.tensor(returns).std().item() if len(returns) > 1 else 0.0
-    print(
-        f"mean return {sum(returns) / len(returns):.1f}, standard deviation {spread:.1f}, {agent.env_steps} env steps"
-    )
+    for episode in range(args.episodes):  # the same start for each policy, whatever noise the steps before drew
+        row = evaluate(env, agent.actor, num_episodes=1, max_steps=args.max_steps, seed=args.seed + episode)[0]
+        returns.append(row["episode_return"])
+        print(f"episode {episode + 1}: return {short(returns[-1])} in {row['episode_length']} steps")
+    spread = statistics.stdev(returns) if len(returns) > 1 else 0.0
+    mean = short(statistics.mean(returns))
+    print(f"mean return {mean}, standard deviation {short(spread)}, {agent.env_steps} env steps")
     if args.video is not None:
+        frames: list[Any] = []
+        env.set_seed(args.seed)
+        with torch.no_grad(), set_exploration_type(ExplorationType.DETERMINISTIC):
+            env.rollout(args.max_steps, agent.actor, callback=lambda env, _: frames.append(picture(env)))
         write_video(args.video, frames, rate=frame_rate(env))
         print(f"{len(frames)} frames written to {args.video}")
 

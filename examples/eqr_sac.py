@@ -25,7 +25,7 @@ from eqr_torchrl.lab.comparison import plot_learning_curve
 from eqr_torchrl.lab.diagnostics import plot_start_values
 from eqr_torchrl.lab.envs import add_guards, open_envs, reward_bounds, rules_for
 from eqr_torchrl.lab.evaluation import evaluate, seed_everything
-from eqr_torchrl.lab.logs import read_transitions
+from eqr_torchrl.lab.logs import check_log_fits, read_transitions
 from eqr_torchrl.lab.memory import buffer_memory, check_memory
 from eqr_torchrl.lab.runs import LoopSettings, Run, load_agent
 from eqr_torchrl.lab.runs.cli import run_hydra
@@ -55,7 +55,7 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
     critics = [instantiate(cfg.critic, env).to(cfg.device) for _ in range(cfg.loss.num_qvalue_nets)]
     world_model = instantiate(cfg.world_model, env).to(cfg.device)  # posterior over MDPs
     if cfg.start_from is not None:  # what another run has learned, such as one of examples/offline.py
-        load_agent(cfg.start_from).copy_to(actor, world_model, *critics)
+        load_agent(cfg.start_from, env=env).copy_to(actor, world_model, *critics)
     fit = instantiate(cfg.fit, world_model)  # maximum likelihood
     rules = rules_for(env, cfg.termination_fn, cfg.reward_fn, learned=world_model.predicts_termination)
     imagine = instantiate(cfg.rollout, world_model, env, **rules)  # T steps in each member
@@ -67,7 +67,9 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
     )
     replay = make_replay_buffer(cfg.replay_capacity)
     if cfg.data is not None:
-        replay.extend(read_transitions(cfg.data.path, columns=cfg.data.columns).select(*TRANSITION_KEYS))
+        log = read_transitions(cfg.data.path, columns=cfg.data.columns)
+        check_log_fits(log, env, cfg.reward_bounds)
+        replay.extend(log.select(*TRANSITION_KEYS))
     model_buffer = instantiate(cfg.model_buffer, imagine.capacity, batch_size=cfg.batch_size, device=cfg.device)
     successors = instantiate(cfg.successors, imagine.model_env)  # EQR: K next states from each member
     successors = RealSuccessors(successors, replay, share=cfg.real_share)

@@ -603,7 +603,7 @@ def test_enjoy_evaluates_and_films_and_names_what_it_needs(start, tmp_path, monk
     video = tmp_path / "episode.gif"
     enjoy(monkeypatch, folder, "--episodes", "2", "--video", video)
     printed = capsys.readouterr().out
-    assert "episode 2: return 8.0 in 4 steps" in printed and "mean return 8.0" in printed
+    assert "episode 2: return 8 in 4 steps" in printed and "mean return 8," in printed
     assert len(imageio.imread(video, index=None)) >= 3
     with pytest.raises(SystemExit, match="enjoy.py: --video needs an environment whose constructor takes render_mode"):
         enjoy(monkeypatch, folder, "--env", "test_examples:Undrawn", "--video", video)
@@ -611,7 +611,7 @@ def test_enjoy_evaluates_and_films_and_names_what_it_needs(start, tmp_path, monk
     with pytest.raises(SystemExit, match="must not choose code"):
         enjoy(monkeypatch, policy, "--episodes", "1")
     enjoy(monkeypatch, policy, "--episodes", "1", "--env", "test_examples:Drawn")
-    assert "episode 1: return 8.0 in 4 steps" in capsys.readouterr().out
+    assert "episode 1: return 8 in 4 steps" in capsys.readouterr().out
     starts = []
     for steps in ("1", "4"):  # of a policy that ends early, and of one that does not
         enjoy(monkeypatch, policy, "--episodes", "3", "--env", "test_examples:Scattered", "--max-steps", steps)

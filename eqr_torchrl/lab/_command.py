@@ -24,6 +24,16 @@ def parser_of(about: str | None, script: str) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
+def short(value: float) -> str:
+    """A return in few digits, whatever its unit.
+
+    Examples:
+        >>> short(-1234.567), short(0.012345)
+        ('-1234.6', '0.0123')
+    """
+    return f"{value:.1f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
 def run_command(main: Callable[[], Any]) -> None:
     """Calls ``main``, and ends with one line for an error that a user can cause.
 

@@ -35,13 +35,6 @@ class Findings(NamedTuple):
     tables: Mapping[str, tuple[Sequence[str], Sequence[Sequence[Any]]]]
 
 
-def check_counts(**counts: int) -> None:
-    """Raises a ValueError that names the first argument that is no positive integer."""
-    for name, value in counts.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{name} must be a positive integer, got {value!r}.")
-
-
 def check_numbers(**numbers: float) -> None:
     """Raises a ValueError that names the first argument that is no number."""
     for name, value in numbers.items():

@@ -13,7 +13,6 @@ from tabular_studies.figures import (
     ORANGE,
     SKY,
     Findings,
-    check_counts,
     check_numbers,
     draw_density,
     new_figure,
@@ -23,6 +22,7 @@ from tqdm import tqdm
 
 from eqr_torchrl import tabular
 from eqr_torchrl.functional import quantile_projection, wasserstein_distance
+from eqr_torchrl.networks.layers import check_counts
 from eqr_torchrl.tabular import (
     MDPEnv,
     TransitionStatistics,

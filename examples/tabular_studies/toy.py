@@ -19,7 +19,6 @@ from tabular_studies.figures import (
     PURPLE,
     SKY,
     Findings,
-    check_counts,
     check_numbers,
     draw_density,
     new_figure,
@@ -28,6 +27,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from eqr_torchrl.functional import quantile_projection, wasserstein_distance
+from eqr_torchrl.networks.layers import check_counts
 from eqr_torchrl.tabular import (
     EmpiricalPosterior,
     epistemic_quantile_regression,

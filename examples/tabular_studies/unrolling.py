@@ -8,13 +8,14 @@ from typing import Literal
 
 import torch
 from matplotlib.figure import Figure
-from tabular_studies.figures import BLUE, GREEN, ORANGE, Findings, check_counts, check_numbers, new_figure
+from tabular_studies.figures import BLUE, GREEN, ORANGE, Findings, check_numbers, new_figure
 from tabular_studies.nroom import follow
 from tabular_studies.toy import NO_CHOICE
 from torch import Tensor
 from tqdm import tqdm
 
 from eqr_torchrl.functional import wasserstein_distance
+from eqr_torchrl.networks.layers import check_counts
 from eqr_torchrl.tabular import (
     bellman_targets,
     nroom_mdp,

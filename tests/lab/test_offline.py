@@ -20,6 +20,8 @@ from eqr_torchrl.testing import toy_env
 
 ROOT = Path(__file__).parents[2]
 TINY = [
+    "bounds.action_low=-2",
+    "bounds.action_high=2",
     "env_steps=6",
     "eval_every=3",
     "checkpoint_every=2",
@@ -92,6 +94,9 @@ def test_a_log_becomes_a_policy_and_a_page_about_it(learned):
     page = diagnose_offline(folder)  # of the policy that was kept, from the folder alone
     assert len(page) == 6 and printed.splitlines()[-6:] == page  # at the end of the run too
     assert page[4].startswith(f"this policy        (step {best.env_steps}, checkpoints/policy_best.pt) return ")
+    with pytest.raises(ValueError, match="has no environment: name one"):
+        best.make_env()
+    assert load_agent(folder).make_env(name="Pendulum-v1").env_name == "Pendulum-v1"
     with pytest.raises(ValueError, match=r"a run folder of examples/offline.py"):
         diagnose_offline(folder.parent)
 
@@ -99,6 +104,10 @@ def test_a_log_becomes_a_policy_and_a_page_about_it(learned):
 def test_a_run_that_would_never_judge_is_refused_before_it_fits():
     with pytest.raises(ValueError, match="eval_every must be at least 1, .* got null"):
         judged_loop({"eval_every": None})
+    with pytest.raises(ValueError, match=r"stop_level must be in \[0, 1\], got 1.5"):
+        judged_loop({"stop_level": 1.5})
+    with pytest.raises(ValueError, match=r"penalty must be in \[0, inf\], got -1"):
+        judged_loop({"penalty": -1})
 
 
 def test_a_resumed_run_continues_to_the_letter(start, learned):
@@ -118,7 +127,14 @@ def test_online_learning_starts_with_the_log_and_with_an_offline_run(start, lear
     module = "budget=smoke", "progress=false", "env_steps=4", "retrain_every=2", "eval_every=null", "batch_size=10"
     rest = "algorithm=member_values", "env.max_episode_steps=9", "world_model.num_cells=[16]"
     rest += ("actor.num_cells=[128,128]", f"start_from={learned[0]}", "world_model.prior_scale=0.1", "fit.num_steps=1")
-    folder, _ = start("online", *rest, script="eqr_sac", tiny=module)
+    narrow, _ = start("narrow", "env_steps=3", "bounds.action_low=null", "bounds.action_high=null")
+    with pytest.raises(ValueError, match="was trained with action_low=.*, and Pendulum-v1 has action_low"):
+        start("other", *rest, "reward_bounds=null", f"start_from={narrow}", script="eqr_sac", tiny=module)
+    with pytest.raises(
+        ValueError, match=r"source must be a model-based run with 1 critic\(s\), got .*policy.pt with 0"
+    ):
+        load_agent(learned[0] / "checkpoints" / "policy.pt").copy_to(toy_env(), toy_env(), toy_env())
+    folder, _ = start("online", *rest, "reward_bounds=null", script="eqr_sac", tiny=module)
     replay = load_checkpoint(folder / "checkpoints" / "step_000000004.pt")["parts"]["replay"]
     assert replay["num_rows"] == 120 + 1 + 4  # the log, one step in place of the warm-up, and four
 

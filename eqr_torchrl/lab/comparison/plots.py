@@ -41,6 +41,8 @@ def plot_learning_curve(source: str | Path | pd.DataFrame, path: str | Path | No
         'curve.png'
     """
     episodes = source if isinstance(source, pd.DataFrame) else read_runs(source)
+    if path is None and (isinstance(source, pd.DataFrame) or not Path(source).is_dir()):
+        raise ValueError("path must be given unless source is a run folder, got None.")
     path = Path(str(source), "figures", "learning_curve.png") if path is None else path
     return plot_learning_curves(learning_curves(episodes), path, published=False, episodes=episodes)
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-FILE_NAME = "evaluations.csv"
+from eqr_torchrl.lab.runs.folder import EVALUATIONS_FILE
+
 GROUP = ["env", "algorithm", "utility"]
 RUN = [*GROUP, "seed"]
 COLUMNS = (*RUN, "env_steps", "episode_return")
@@ -49,9 +50,9 @@ def read_runs(sources: str | Path | Sequence[str | Path], *, columns: Mapping[st
     for source in [sources] if isinstance(sources, str | Path) else sources:
         name, separator, path = str(source).partition("=")
         name, path = (name, Path(path)) if separator and not Path(source).exists() else ("", Path(source))
-        files = sorted(path.rglob(FILE_NAME)) if path.is_dir() else [path]
+        files = sorted(path.rglob(EVALUATIONS_FILE)) if path.is_dir() else [path]
         if not files:
-            raise ValueError(f"sources must hold {FILE_NAME}: found none under {path}.")
+            raise ValueError(f"sources must hold {EVALUATIONS_FILE}: found none under {path}.")
         for file in files:
             if (name, file.resolve()) in seen:  # reached through two of the sources
                 continue
@@ -75,7 +76,7 @@ def read_runs(sources: str | Path | Sequence[str | Path], *, columns: Mapping[st
 
 def _read_file(file: Path, columns: Mapping[str, str]) -> pd.DataFrame:
     if not file.is_file():
-        raise ValueError(f"source must be a run folder with {FILE_NAME} or a CSV file: found no {file}.")
+        raise ValueError(f"source must be a run folder with {EVALUATIONS_FILE} or a CSV file: found no {file}.")
     try:
         text = file.read_text(encoding="utf-8-sig")  # with or without the byte order mark of Excel
     except UnicodeDecodeError as error:

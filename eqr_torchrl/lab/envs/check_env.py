@@ -95,6 +95,7 @@ def check_env(
     if num_steps < 1:
         raise ValueError(f"num_steps must be at least 1: got {num_steps}.")
     real = None
+    kwargs |= {"num_envs": 1} if "num_envs" in kwargs else {}  # episodes follow one another
     with torch.random.fork_rng(devices=[]):
         try:
             real = make_env(env, **kwargs)

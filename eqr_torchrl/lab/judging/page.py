@@ -127,10 +127,16 @@ def functions_of(settings: Mapping[str, Any], data: TensorDictBase) -> dict[str,
 
 
 def judged_loop(config: Any) -> LoopSettings:
-    """The loop's settings of a run that keeps a policy by its judgement; a ``ValueError`` if none is made."""
+    """The loop's settings of a run that keeps a policy by its judgement; a ``ValueError`` if none is made.
+
+    What its rollouts take, ``stop_level`` and ``penalty``, is checked too.
+    """
     settings = LoopSettings.of(config)
     if settings.eval_every is None:
         raise ValueError("eval_every must be at least 1, since a policy is kept by its judgement: got null.")
+    for name, largest in (("stop_level", 1.0), ("penalty", math.inf)):
+        if not 0 <= (value := config.get(name, 0.0)) <= largest:
+            raise ValueError(f"{name} must be in [0, {largest:g}], got {value}.")
     return settings
 
 

@@ -12,6 +12,7 @@ from eqr_torchrl.lab.logs.careful import (
 )
 from eqr_torchrl.lab.logs.check import check_transitions
 from eqr_torchrl.lab.logs.episodes import (
+    check_log_fits,
     episode_ends,
     episodes_of,
     returns_to_go,
@@ -24,6 +25,7 @@ from eqr_torchrl.lab.logs.reading import read_transitions, transitions_from
 __all__ = [
     "NearTheLog",
     "PenalizedModel",
+    "check_log_fits",
     "check_transitions",
     "clone_behaviour",
     "clone_loss",

@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
+from torchrl.envs import EnvBase
 from torchrl.objectives.value.functional import reward2go
 
 from eqr_torchrl.lab.envs.check_env import lengths_of
@@ -103,6 +104,32 @@ def action_bounds(action: Tensor, action_low: Any, action_high: Any) -> tuple[Te
             needed = f"a number, or one for each of {len(seen)} entries"
             raise ValueError(f"{name} must be {needed}, got {bound!r}.") from error
     return bounds[0], bounds[1]
+
+
+def check_log_fits(data: TensorDictBase, env: EnvBase, reward_bounds: Sequence[float] | None = None) -> None:
+    """Raises a ValueError for a log of other sizes than an environment, or with rewards outside its bounds.
+
+    Args:
+        data: transitions, batch size ``[n]``.
+        env: what the log is of.
+        reward_bounds: smallest and largest reward of the environment, where known.
+
+    Examples:
+        >>> check_log_fits(toy_env(2).rollout(5), toy_env(3))
+        Traceback (most recent call last):
+        ValueError: data must have the sizes of toy, observation 3: got 2.
+    """
+    specs = {"observation": env.observation_spec["observation"], "action": env.action_spec_unbatched}
+    for name, spec in specs.items():
+        if (found := data[name].shape[-1]) != (size := spec.shape[-1]):
+            title = getattr(env, "env_name", type(env).__name__)
+            raise ValueError(f"data must have the sizes of {title}, {name} {size}: got {found}.")
+    low, high = (bound.item() for bound in data["next", "reward"].aminmax())
+    slack = 1e-4 * max(abs(low), abs(high))
+    if reward_bounds is not None and not reward_bounds[0] - slack <= low <= high <= reward_bounds[1] + slack:
+        stated = f"{reward_bounds[0]:.4g} to {reward_bounds[1]:.4g}"
+        why = "reward_scale and action_cost of the environment do not change a log"
+        raise ValueError(f"data must have rewards within reward_bounds, {stated}: got {low:.4g} to {high:.4g} ({why}).")
 
 
 def specs_of(

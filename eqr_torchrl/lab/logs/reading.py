@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -109,6 +110,8 @@ def transitions_from(arrays: Mapping[str, np.ndarray]) -> TensorDict:
 
     observation, terminated, truncated = floats("observation"), flags("terminated"), flags("truncated")
     episode = arrays.get("episode")
+    if episode is not None and (unknown := episode != episode).any():  # NaN differs from itself
+        raise ValueError(f"episode must be given in every row, row {unknown.argmax()} (from 0) has none.")
     last = np.ones(n, bool) if episode is None else np.append(episode[1:] != episode[:-1], True)
     last[: n - 1] &= episode is not None
     truncated |= torch.from_numpy(last)[:, None] & ~terminated
@@ -140,6 +143,8 @@ def _without_ends(data: TensorDict, missing: Tensor) -> TensorDict:
             "and leave it empty elsewhere.",
             stacklevel=3,
         )
+    if lost.all():
+        raise ValueError(f"a log must hold a step whose next observation is known: got none in {len(lost)} rows.")
     ends = lost.roll(-1) & ~done
     ends[-1] = False
     data["next", "truncated"][ends] = True
@@ -170,8 +175,12 @@ def _gaps(time: np.ndarray, inside: np.ndarray) -> Tensor:
 def _flags(name: str, value: np.ndarray) -> np.ndarray:
     value = np.asarray(value)
     value = value.reshape(len(value), -1)
-    if value.shape[1] != 1 or not np.isin(value.astype(np.float64), (0.0, 1.0)).all():
-        raise ValueError(f"{name} must be one flag a step, 0 or 1, got shape {list(value.shape)}.")
+    if value.shape[1] != 1:
+        raise ValueError(f"{name} must be one flag a step, got shape {list(value.shape)}.")
+    wrong = ~np.isin(value.astype(np.float64), (0.0, 1.0))
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise ValueError(f"{name} must be 0 or 1, got {value[row, 0]} in row {row} (from 0).")
     return value.astype(bool)
 
 
@@ -196,6 +205,8 @@ def _entries(names: Sequence[str], read: Callable[[str], Any], columns: Columns)
     arrays = {}
     for key, several in chosen.items():
         parts = [np.asarray(read(name)) for name in several]
+        if not all(map(np.size, parts)):
+            raise ValueError(f"a log must have rows, {key} has none.")
         text = [name for name, part in zip(several, parts, strict=True) if part.dtype.kind not in "fiub"]
         if text and key not in ("episode", "time"):
             raise ValueError(f"{key} must be numbers, {', '.join(text)} holds text: fix the file.")
@@ -204,8 +215,13 @@ def _entries(names: Sequence[str], read: Callable[[str], Any], columns: Columns)
 
 
 def _read_npz(path: Path, columns: Columns) -> dict[str, np.ndarray]:
-    with np.load(path) as file:
-        return _entries(list(file), file.__getitem__, columns)
+    try:
+        file: Any = np.load(path)
+        names = file.files
+    except (BadZipFile, EOFError, ValueError, AttributeError) as error:
+        raise ValueError(f"{path} must be a file of numpy.savez: it is another, or damaged.") from error
+    with file:
+        return _entries(names, file.__getitem__, columns)
 
 
 def _read_hdf5(path: Path, columns: Columns) -> dict[str, np.ndarray]:

@@ -84,11 +84,13 @@ class Agent:
                 sizes and action bounds other than in training, and code that a policy file names for its environment
                 (``name="module:Env"`` allows it).
         """
-        settings = dict(self.settings.get("env", {}))
+        settings = dict(self.settings.get("env") or {})
+        if not settings and "name" not in changes:
+            raise ValueError(f"{self.source} has no environment: name one (on a command line, --env).")
         if "num_envs" in settings:
             settings["num_envs"] = 1
         settings |= changes
-        if self.source.is_dir():
+        if self.source.is_dir() and "_target_" in settings:
             env = _build_by_hydra(settings)
         else:  # a file from elsewhere decides on no code
             target, name = settings.pop("_target_", ""), settings.get("name", self.space["env"])
@@ -126,14 +128,26 @@ class Agent:
 
     @property
     def alpha(self) -> float:
-        """The temperature of the entropy at the end of training."""
+        """The temperature of the entropy at the end of training, within the bounds of the loss."""
         if self.loss is None:
             raise ValueError(f"{self.source} holds a policy alone: load a checkpoint for its temperature.")
         loss: Any = self.loss
-        return loss.log_alpha.exp().item()
+        bounds = [getattr(loss, name, None) for name in ("min_log_alpha", "max_log_alpha")]
+        unit = math.log(float(getattr(loss, "value_unit", 1.0)))
+        low, high = (None if bound is None else bound.item() + unit for bound in bounds)
+        log_alpha = loss.log_alpha.detach()
+        return (log_alpha if low is None and high is None else log_alpha.clamp(low, high)).exp().item()
 
     def copy_to(self, actor: nn.Module, world_model: nn.Module, *critics: nn.Module) -> None:
-        """Copies what was learned into other networks of the same sizes."""
+        """Copies what was learned into other networks of the same sizes.
+
+        Raises:
+            ValueError: if the source is a policy alone, a model-free run, or has another number of critics.
+        """
+        if self.world_model is None or len(critics) != len(self.critics):
+            models = "no model" if self.world_model is None else "a model"
+            needed = f"a model-based run with {len(critics)} critic(s)"
+            raise ValueError(f"source must be {needed}, got {self.source} with {len(self.critics)} and {models}.")
         for part, own in zip(
             (actor, world_model, *critics), (self.actor, self.world_model, *self.critics), strict=True
         ):

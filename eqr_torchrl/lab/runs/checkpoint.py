@@ -155,7 +155,8 @@ def find_checkpoint(source: str | Path) -> tuple[Path | None, Path]:
 
 def checkpoints_in(folder: Path) -> list[Path]:
     """The checkpoints in a folder, by environment steps."""
-    return sorted(folder.glob("step_[0-9]*.pt"), key=step_of)
+    named = [file for file in folder.glob("step_*.pt") if file.stem.removeprefix("step_").isdecimal()]
+    return sorted(named, key=step_of)
 
 
 def step_of(checkpoint: Path) -> int:
@@ -330,7 +331,7 @@ def _restore_replay(name: str, buffer: ReplayBuffer, state: Mapping[str, Any]) -
         storage.set(slice(0, num_rows), TensorDict(state["rows"], [num_rows]))
     buffer.writer.load_state_dict(state["writer"])
     buffer.sampler.load_state_dict(state["sampler"])
-    buffer._transform.load_state_dict(state["transforms"])
+    buffer.transform.load_state_dict(state["transforms"])
     if state["generator"] is not None:
         generator_state, device = state["generator"]
         generator = torch.Generator(device=device)

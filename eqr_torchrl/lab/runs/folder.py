@@ -129,7 +129,10 @@ def _new_folder(root: str | Path, name: str, folder: Path | None) -> Path:
     if folder is None:
         stem = re.sub(r"[^\w.=+-]+", "-", name).strip("-.") or "run"
         return Path(root).expanduser() / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
-    if any((folder / name).exists() for name in (STATUS_FILE, CONFIG_FILE, METRICS_FILE, CHECKPOINT_FOLDER)):
+    if any(
+        (folder / name).exists()
+        for name in (STATUS_FILE, CONFIG_FILE, METRICS_FILE, EVALUATIONS_FILE, CHECKPOINT_FOLDER)
+    ):
         state = (read_status(folder) or {"state": "unknown"})["state"]
         choice = "choose another folder, or continue with resume=auto"
         raise ValueError(f"run_dir={folder} already holds a run ({state}); {choice}.")

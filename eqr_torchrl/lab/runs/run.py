@@ -24,6 +24,7 @@ from torchrl.envs import EnvBase
 from torchrl.objectives import LossModule, SACLoss
 from tqdm import tqdm
 
+from eqr_torchrl.lab._command import short
 from eqr_torchrl.lab.memory import release_memory
 from eqr_torchrl.lab.runs.agent import describe_actor, policy_content, save_policy, space_of
 from eqr_torchrl.lab.runs.checkpoint import (
@@ -54,6 +55,7 @@ from eqr_torchrl.networks.layers import Normalizer
 from eqr_torchrl.objectives import SoftActorCriticLoss
 
 _SECONDS_BETWEEN_LINES = 60  # of the progress bar where it cannot be redrawn in place
+_CPU = "time/cpu"  # seconds of the process, between two rows of metrics
 # stored rows mean the same without them
 _ENV_MAY_CHANGE = ("_target_", "name", "max_episode_steps", "num_envs", "parallel", "render_mode")
 
@@ -203,6 +205,7 @@ class Run:
         self._signal: int | None = None
         self._old_handlers: dict[int, Any] = {}
         self._begin = self._lap_begin = time.perf_counter()
+        self._cpu_begin = time.process_time()
 
     @classmethod
     def of(cls, config: Any) -> Run:
@@ -286,7 +289,7 @@ class Run:
         if self._status is None:
             raise RuntimeError("steps() must be called inside `with run:`, which opens the folder of the run.")
         last, seconds = self.settings.env_steps, 0.1 if sys.stderr.isatty() else _SECONDS_BETWEEN_LINES
-        self._cpu_begin = time.process_time()
+        self._cpu_begin = time.process_time() - self._seconds.pop(_CPU, 0.0)
         bar = tqdm(
             total=last, initial=max(self.step, 0), disable=not self.settings.progress, unit="step",
             dynamic_ncols=True, mininterval=seconds, miniters=1,
@@ -305,7 +308,7 @@ class Run:
                 if self.step > 0:
                     self._record(final=self.step == last)
                     if self.last_return is not None:
-                        bar.set_postfix_str(f"return {_short(self.last_return)}", refresh=False)
+                        bar.set_postfix_str(f"return {short(self.last_return)}", refresh=False)
                     bar.update()
                 if self._signal is not None:
                     self._stop(self._signal)
@@ -318,7 +321,8 @@ class Run:
 
         Args:
             group: first part of the names: ``train``, ``model``, ``rollout``.
-            values: numbers, one-element tensors, lists of numbers (``name_0``, ``name_1``, ...), or nested mappings.
+            values: numbers, one-element tensors, lists of numbers (``name_0``, ``name_1``, ...), or nested mappings;
+                an entry ``seconds`` is left out, since ``time/group`` has them.
         """
         for name, value in _flatten(group, values):
             if isinstance(value, torch.Tensor):  # read once a step on a GPU: reading waits
@@ -405,7 +409,7 @@ class Run:
             print(f"{self.folder}: {message}")
         elif error is None and self.last_return is not None:
             seconds = time.perf_counter() - self._begin
-            print(f"{self.folder}: return {_short(self.last_return)} after {self.step} steps, {seconds:.0f} s")
+            print(f"{self.folder}: return {short(self.last_return)} after {self.step} steps, {seconds:.0f} s")
 
     @property
     def best_return(self) -> float:
@@ -419,13 +423,13 @@ class Run:
     @property
     def _fingerprint(self) -> dict[str, Any]:
         """What a run must share with the checkpoint that it resumes: it cannot take effect any more."""
-        arguments = flat(self._config["env"]) if self._config.get("env") else {}
+        fixed = flat({name: self._config[name] for name in ("env", "data", "held_out") if self._config.get(name)})
         return {
             **self._space,
             "algorithm": self._labels["algorithm"],
             "seed": self.settings.seed,
             "warmup_steps": self.settings.warmup_steps,
-            **{f"env.{name}": value for name, value in arguments.items() if name not in _ENV_MAY_CHANGE},
+            **{name: value for name, value in fixed.items() if name.removeprefix("env.") not in _ENV_MAY_CHANGE},
         }
 
     def _restore(self, checkpoint: Path) -> None:
@@ -434,7 +438,7 @@ class Run:
         if self.step > (given := self.settings.env_steps):
             raise ValueError(f"env_steps must be at least {self.step}, as in {checkpoint}: got {given}.")
         self._complete = self.step == given
-        self._sums, self._restart = saved["sums"], True
+        self._sums, self._seconds, self._restart = saved["sums"], dict(saved.get("seconds", {})), True
         self._best, self._evaluation = copy.deepcopy((saved["best"], saved["evaluation"]))
         restore_state(saved["parts"], **self._parts)
 
@@ -445,10 +449,10 @@ class Run:
     def _record(self, *, final: bool) -> None:
         settings, step = self.settings, self.step
         self._check_losses(torch.Tensor)
-        if step % settings.log_every == 0:
+        if step % settings.log_every == 0 or final:
             means = {name: total / count for name, (total, count) in self._sums.items()}
             cpu = time.process_time()
-            self._logger.log(means | self._seconds | {"time/cpu": cpu - self._cpu_begin}, step)
+            self._logger.log(means | self._seconds | {_CPU: cpu - self._cpu_begin}, step)
             self._cpu_begin = cpu
             self._status.update(step)  # pyright: ignore[reportOptionalMemberAccess]
             self._sums, self._seconds = {}, {}
@@ -478,6 +482,7 @@ class Run:
         state = {
             "step": self.step,
             "sums": self._sums,
+            "seconds": {**self._seconds, _CPU: time.process_time() - self._cpu_begin},
             "space": self._space,
             "evaluation": self._evaluation,
             "best": self._best,
@@ -540,10 +545,6 @@ class Run:
             self._signal = None
             return
         raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
-
-
-def _short(value: float) -> str:
-    return f"{value:.1f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def _resume_option(folder: Path) -> str:

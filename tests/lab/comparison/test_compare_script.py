@@ -104,11 +104,11 @@ def test_says_which_run_decides_the_step(tmp_path, monkeypatch, capsys):
     run_compare(monkeypatch, tmp_path, "runs", "--no-figures")
     output = capsys.readouterr().out
     assert "reach: compared at step 2,000 of 3,000, the end of sac, seed 0; --steps N" in output
-    assert "5.0 ± 4.0" in output
+    assert "5 ± 4" in output
     run_compare(monkeypatch, tmp_path, "runs", "--no-figures", "--steps", "3000")
     output = capsys.readouterr().out
     assert "sac, seed 0, on reach is left out" in output
-    assert "1 of 2    9.0" in output
+    assert "1 of 2      9" in output
 
 
 def test_says_which_settings_differ_between_seeds(tmp_path, monkeypatch, capsys):

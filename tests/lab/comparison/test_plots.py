@@ -97,3 +97,8 @@ def test_colours_are_distinct_when_green_is_not_seen():
     seen = np.stack([rgb @ [0.29275, 0.70725, 0.0], rgb @ [-0.02234, 0.02234, 1.0]], axis=1)
     gaps = np.abs(seen[:, None] - seen[None]).max(axis=-1) + 10 * np.eye(len(COLOURS))
     assert gaps.min() > 0.04
+
+
+def test_a_table_needs_a_path():
+    with pytest.raises(ValueError, match="path must be given unless source is a run folder, got None"):
+        plot_learning_curve(evaluations(TWO_SEEDS))

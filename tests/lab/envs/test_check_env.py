@@ -433,3 +433,8 @@ def test_what_is_opened_here_is_closed_once():
 def test_num_steps_must_be_positive():
     with pytest.raises(ValueError, match="num_steps must be at least 1"):
         check_env("Pendulum-v1", num_steps=0)
+
+
+def test_episodes_of_one_of_several_simulators_follow_one_another():
+    findings = check_env("Pendulum-v1", num_steps=300, num_envs=2, parallel=False)
+    assert "1 episode ended within 300 steps, after 200 steps" in str(findings[-2])

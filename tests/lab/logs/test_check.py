@@ -3,7 +3,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eqr_torchrl.lab.logs import check_transitions, episode_ends, episodes_of, returns_to_go, specs_of, split_episodes
+from eqr_torchrl.lab.logs import (
+    check_log_fits,
+    check_transitions,
+    episode_ends,
+    episodes_of,
+    returns_to_go,
+    specs_of,
+    split_episodes,
+)
 from eqr_torchrl.testing import toy_env
 
 
@@ -224,3 +232,12 @@ def test_an_order_that_may_have_been_made_is_said_to_be_unchecked(log):
     assert "checks nothing" not in by_topic(log, columns={"time": "when"})["order"].message  # gaps were found by it
     log["next", "observation"] *= 1 + 1e-6  # as a table that rounds
     assert "checks nothing" not in by_topic(log)["order"].message
+
+
+def test_a_log_fits_an_environment_by_its_sizes_and_its_rewards():
+    data = toy_env(3).rollout(50, break_when_any_done=False)
+    check_log_fits(data, toy_env(3), (data["next", "reward"].min().item(), 0.0))
+    with pytest.raises(ValueError, match="data must have the sizes of toy, action 2: got 1"):
+        check_log_fits(data, toy_env(3, 2))
+    with pytest.raises(ValueError, match=r"data must have rewards within reward_bounds, -0.01 to 0: got .* \(rewa"):
+        check_log_fits(data, toy_env(3), (-0.01, 0.0))

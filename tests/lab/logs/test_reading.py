@@ -211,7 +211,8 @@ def test_rows_of_several_simulators_are_read_episode_after_episode(tmp_path, dro
         ({"rewards": np.zeros((5, 2))}, "reward must be one vector a step, shape [n, size], got [5, 2]"),
         ({"actions": np.zeros((4, 1))}, "arrays must have one row a step, observation has 5: got action 4"),
         ({"next_observations": np.zeros((5, 3))}, "next_observation must have the shape of observation"),
-        ({"terminals": np.arange(5)}, "terminated must be one flag a step, 0 or 1"),
+        ({"terminals": np.arange(5)}, "terminated must be 0 or 1, got 2 in row 2 (from 0)"),
+        ({"terminals": np.zeros((5, 2))}, "terminated must be one flag a step, got shape [5, 2]"),
     ],
 )
 def test_arrays_of_wrong_shape_are_refused_in_one_line(change, message, tmp_path):
@@ -249,3 +250,26 @@ def test_a_log_that_stops_in_an_episode_is_truncated_there():
         "next_observation": np.arange(4.0) + 1,
     }
     assert transitions_from(rows)["next", "done"].flatten().tolist() == [False, False, False, True]
+
+
+def test_files_without_a_log_are_refused_in_one_line(tmp_path):
+    (tmp_path / "cut.npz").write_bytes(b"PK")
+    with open(tmp_path / "one.npz", "wb") as file:
+        np.save(file, np.zeros(3))
+    for name in ("cut", "one"):
+        with pytest.raises(ValueError, match=f"{name}.npz must be a file of numpy.savez: it is another, or damaged"):
+            read_transitions(tmp_path / f"{name}.npz")
+    (tmp_path / "empty.csv").write_text("x,u,r\n")
+    columns = {"observation": "x", "action": "u", "reward": "r"}
+    with pytest.raises(ValueError, match="a log must have rows, observation has none"):
+        read_transitions(tmp_path / "empty.csv", columns=columns)
+    (tmp_path / "one.csv").write_text("x,u,r\n1,2,3\n")
+    with pytest.raises(ValueError, match="a log must hold a step whose next observation is known: got none in 1 rows"):
+        read_transitions(tmp_path / "one.csv", columns=columns)
+
+
+@pytest.mark.parametrize("episode", [np.array([0.0, np.nan, 1.0]), np.array(["a", np.nan, "b"], object)])
+def test_the_episode_of_every_row_is_known(episode):
+    rows = {"observation": np.zeros((3, 1)), "action": np.zeros((3, 1)), "reward": np.zeros(3), "episode": episode}
+    with pytest.raises(ValueError, match=r"episode must be given in every row, row 1 \(from 0\) has none"):
+        transitions_from(rows)

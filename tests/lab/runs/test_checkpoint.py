@@ -292,3 +292,9 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path):
     for delay in delays:
         path = latest_checkpoint(tmp_path / delay)
         assert path is not None and (load_checkpoint(path)["rows"] == int(path.stem[5:])).all()
+
+
+def test_a_copy_under_another_name_is_no_checkpoint(tmp_path):
+    path = save_checkpoint(checkpoint_path(tmp_path, 20), {})
+    path.with_stem(f"{path.stem}_good").write_bytes(path.read_bytes())
+    assert latest_checkpoint(tmp_path) == path

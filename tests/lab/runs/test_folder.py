@@ -177,3 +177,9 @@ def test_the_state_of_every_run_under_a_folder(runs):
 def test_a_wrong_folder_is_one_line(tmp_path):
     with pytest.raises(ValueError, match="root must be a folder with runs in it"):
         summarise_sweep(tmp_path / "nowhere")
+
+
+def test_evaluations_of_somebody_else_are_kept(tmp_path):
+    (tmp_path / "evaluations.csv").write_text("mine\n")
+    with pytest.raises(ValueError, match="already holds a run"):
+        plan_run("runs", "x", run_dir=tmp_path)

@@ -78,7 +78,7 @@ def test_a_row_holds_means_since_the_last_row_and_nothing_twice(tmp_path):
 
 
 def test_cpu_seconds_of_all_rows_are_those_of_the_loop(tmp_path, monkeypatch):
-    clock = iter([100.0, 103.0, 110.0, 111.5])  # the loop begins, and three rows
+    clock = iter([0.0, 100.0, 103.0, 110.0, 111.5, 112.0])  # the loop begins at 100; three rows, and a checkpoint
     monkeypatch.setattr("eqr_torchrl.lab.runs.run.time.process_time", lambda: next(clock))
     run = make_run(tmp_path)
     with run:
@@ -209,7 +209,8 @@ def test_numbers_of_an_unfinished_row_survive_a_checkpoint(tmp_path):
     with pytest.raises(ValueError, match="power cut"):
         train(make_run(tmp_path, log_every=4, checkpoint_every=1, warmup_steps=1), 3)
     train(make_run(tmp_path, log_every=4, checkpoint_every=1, warmup_steps=1, resume="auto"), None)
-    assert [row["train/x"] for row in read_csv(tmp_path / "metrics.csv")] == [str((0 + 1 + 2 + 3 + 4) / 5)]
+    rows = [row["train/x"] for row in read_csv(tmp_path / "metrics.csv")]  # the last step has one
+    assert rows == [str((0 + 1 + 2 + 3 + 4) / 5), str((5 + 6) / 2)]
     assert load_checkpoint(tmp_path / "checkpoints" / "step_000000006.pt")["step"] == 6
 
 
@@ -257,3 +258,42 @@ def test_what_sac_loss_cannot_learn_with_is_named_before_the_run(actor, critic, 
     loss = SACLoss(make_actor(toy_env(), num_cells=(8,), **actor), critics, num_qvalue_nets=2)
     with pytest.raises(ValueError, match=problem) if problem else contextlib.nullcontext():
         new_run().keep(env=toy_env(), policy=loss.actor_network, loss=loss)
+
+
+def test_cpu_seconds_of_an_unfinished_row_survive_a_checkpoint(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("eqr_torchrl.lab.runs.run.time.process_time", lambda: now[0])
+
+    def train(until=None, **changes):
+        now[0] = 0.0  # another process
+        with make_run(tmp_path, log_every=4, checkpoint_every=1, warmup_steps=1, **changes) as run:
+            for step in run.steps():
+                now[0] += 1.0
+                if step == until:
+                    raise ValueError("power cut")
+
+    with pytest.raises(ValueError, match="power cut"):
+        train(until=3)  # the checkpoint at 2 has the seconds of steps 0, 1 and 2
+    train(resume="auto")
+    assert [row["time/cpu"] for row in read_csv(tmp_path / "metrics.csv")] == ["5.0", "2.0"]
+
+
+def test_a_run_shorter_than_a_row_has_one(tmp_path):
+    with make_run(tmp_path, log_every=100) as run:
+        for step in run.steps():
+            run.log("train", {"x": float(step)})
+    assert [row["env_steps"] for row in read_csv(tmp_path / "metrics.csv")] == ["6"]
+
+
+@pytest.mark.parametrize("setting", [{"held_out": 0.5}, {"data": {"path": "other.npz"}}])
+def test_what_was_learned_from_cannot_change_on_resume(tmp_path, setting):
+    config = {**SETTINGS, "run_dir": str(tmp_path), "held_out": 0.2, "data": {"path": "log.npz"}}
+    for changes in ({}, {"resume": "auto", "env_steps": 9, **setting}):
+        run = Run.of({**config, **changes})
+        run.keep(env=toy_env(), policy=toy_actor())
+        refused = (
+            pytest.raises(ValueError, match="cannot take effect on resume") if changes else contextlib.nullcontext()
+        )
+        (tmp_path / "status.json").unlink(missing_ok=True)  # so that it is not finished
+        with refused, run:
+            list(run.steps())
