@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 from logs_section import logs_section
 from peers_section import draw_peers, peer_curves, peers_section
-from suite import SETTINGS, WINDOW, best_mean, draw_suite, suite_section
+from suite import LONGER, SETTINGS, WINDOW, best_mean, draw_suite, longer_section, suite_section
 
 from eqr_torchrl.lab.comparison import learning_curves, read_runs
 from eqr_torchrl.lab.figures import COLOURS, LINES, saved_figure
@@ -102,7 +102,7 @@ def main_runs(curves: pd.DataFrame, info: pd.DataFrame) -> pd.DataFrame:
     """
     known = curves.merge(whole_runs(info))  # none of them: the task is for the appendix
     if (known["settings"] == SETTINGS).any():
-        return known[known["settings"] == SETTINGS]
+        return known[known["settings"].isin((SETTINGS, LONGER))]
     size = known.groupby(KEY).agg(seeds=("seed", "nunique"), steps=("env_steps", "max"))
     best = size.sort_values(["seeds", "steps"], ascending=False).index[:MOST]
     return known[pd.MultiIndex.from_frame(known[KEY]).isin(best)]
@@ -241,10 +241,12 @@ def main() -> None:
     page, appendix = [HEAD], [APPENDIX]
     sections = {str(task): main_runs(of_task, info) for task, of_task in curves.groupby("env", sort=True)}
     suite = pd.concat(sections.values(), ignore_index=True)  # without runs that have a note
-    suite = suite[(suite["settings"] == SETTINGS) & suite["env"].str.startswith("dmc/")]
+    suite, longer = (suite[(suite["settings"] == s) & suite["env"].str.startswith("dmc/")] for s in (SETTINGS, LONGER))
     if len(suite):
         draw_suite(suite, others, args.out / "figures" / "suite.png")
         page.append(suite_section(suite, others, Path("figures") / "suite.png"))
+    if len(longer):
+        page.append(longer_section(longer, others))
     if (args.results / "peers.csv").exists():
         peers = peer_curves(pd.read_csv(args.results / "peers.csv"), whole)
         draw_peers(peers, args.out / "figures" / "peers.png")

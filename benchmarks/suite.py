@@ -26,6 +26,7 @@ from eqr_torchrl.lab.comparison import (
 from eqr_torchrl.lab.figures import COLOURS, saved_figure
 
 SETTINGS = "one setting"
+LONGER = "one setting, 100,000 steps"  # its rates and optimism fall later, so that it is no continuation
 PUBLISHED = "EQR-SAC"
 LATER = 100_000  # steps at which the published means are a line
 WINDOW = 5  # evaluations in a trailing mean, as in published_means.csv
@@ -134,4 +135,28 @@ def suite_section(curves: pd.DataFrame, others: pd.DataFrame, figure: Path) -> s
         returns = ", ".join(f"{1000 * value:.0f}" for value in values)
         held = ", ".join(f"{share:.2f}" for share in kept[task])
         lines.append(f"| {task} | {len(values)} | {returns} | {held} | {cells[0]} | {cells[1]} |")
+    return "\n".join(lines) + "\n"
+
+
+def longer_section(curves: pd.DataFrame, others: pd.DataFrame) -> str:
+    """Heading and table of the longer runs, beside what was published of other systems at the same steps."""
+    step = common_steps(curves)[-1]
+    scores, kept = scores_at(curves, step), kept_shares(curves)
+    theirs = others[(others["env_steps"] == step) & others["env"].isin(scores)]
+    theirs = theirs.pivot_table(index="env", columns="system", values="episode_return")
+    lines = [
+        f"\n## One setting for {step:,} steps\n",
+        f"`env_steps={step}` and nothing else: rates and optimism fall later. Returns are means of five evaluations, "
+        "kept is the last of these over the best. Those of other systems are published means, of two to ten updates a "
+        "step in place of one.\n",
+        f"| task | ours | kept | {' | '.join(theirs)} |",
+        "|---" * (3 + len(theirs.columns)) + "|",
+    ]
+    for task, values in sorted(scores.items()):
+        returns, held = (", ".join(f"{value:{form}}" for value in found) for found, form in
+                         ((1000 * values, ".0f"), (kept[task], ".2f")))  # fmt: skip
+        cells = [f"{value:.0f}" for value in theirs.loc[task]]
+        lines.append(f"| {task} | {returns} | {held} | {' | '.join(cells)} |")
+    means = [1000 * float(np.mean([values.mean() for values in scores.values()])), *theirs.mean()]
+    lines.append(f"| mean | {means[0]:.0f} | | {' | '.join(f'{value:.0f}' for value in means[1:])} |")
     return "\n".join(lines) + "\n"

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent
 HEADER = "env,algorithm,utility,settings,seed,run,env_steps,episode_return,cpu_seconds,commit"
 INFO = "env,algorithm,utility,settings,seed,run,env_steps,commit,command,hardware,seconds,note"
 SUITE = {"dmc/cheetah-run": 400.0, "dmc/walker-run": 200.0}
+LONGER = "one setting, 100,000 steps"
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +30,8 @@ def pages(tmp_path_factory) -> tuple[str, str]:
         for step in (5, 10)
     ]
     rows.append("dmc/walker-run,sac,,laptop,0,f,10,900.0,,abcdef123")
+    later = [(20_000 * i, 100 * i) for i in range(1, 6)]
+    rows += [f'{env},sac,,"{LONGER}",0,g,{step},{value},,abcdef123' for env in SUITE for step, value in later]
     (folder / "runs.csv").write_text("\n".join([HEADER, *rows]) + "\n")
     runs = ["reach,sac,,quick,0,d,1,fedcba987,python examples/sac.py tau=1 seed=0,a laptop,60,"]
     runs += [
@@ -38,6 +41,7 @@ def pages(tmp_path_factory) -> tuple[str, str]:
     runs.append('reach,old,,quick,0,c,1,abcdef123,"as sac, with an earlier fit, seed=0",a laptop,,')
     runs += [f"{env},sac,,one setting,0,e,10,abcdef123,python,a laptop,," for env in SUITE]
     runs.append("dmc/walker-run,sac,,laptop,0,f,10,abcdef123,python,a laptop,,")
+    runs += [f'{env},sac,,"{LONGER}",0,g,100000,abcdef123,python,a laptop,,' for env in SUITE]
     (folder / "runs_info.csv").write_text("\n".join([INFO, *runs]) + "\n")
     peers = [f"dmc/cheetah-run,tqc,0,{1000 * i},{100 * i},{i}.0,2.0" for i in range(1, 8)]
     (folder / "peers.csv").write_text(
@@ -79,6 +83,13 @@ def test_the_one_setting_is_aggregated_over_its_tasks_and_shown_alone(pages):
     assert "| dmc/walker-run | 1 | 200 | 1.00 | 197 | 613 |" in pages[0]
     assert "laptop |" not in pages[0]
     assert "| `sac` | laptop | 0 | 10 | 900.0 |" in pages[1]
+
+
+def test_longer_runs_stand_beside_what_others_had_at_the_same_steps(pages):
+    # the mean of 100 to 500 is 300; EQR-SAC 643 and 613, SimbaV2 602 and 693, BRO 531 and 672, TD-MPC2 519 and 723
+    assert "| task | ours | kept | BRO | EQR-SAC | SimbaV2 | TD-MPC2 |" in pages[0]
+    assert "| dmc/cheetah-run | 300 | 1.00 | 531 | 643 | 602 | 519 |" in pages[0]
+    assert "| mean | 300 | | 602 | 628 | 648 | 621 |" in pages[0]
 
 
 def test_returns_after_the_same_cpu_time_with_the_steps_in_it(pages):
