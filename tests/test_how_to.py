@@ -29,11 +29,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Torc
 
 # steps come from the count of commands: one that resumes needs more than the one before
 TOY = {
-    **{"progress": "false", "retrain_every": "2", "eval_every": "2", "final_episodes": "1", "log_every": "2"},
+    **{"progress": "false", "retrain_every": "2", "eval_every": "2", "log_every": "2"},
     **{"checkpoint_every": "2", "batch_size": "8", "world_model.num_cells": "[8]", "critic.num_cells": "[8]"},
     **{"actor.num_cells": "[8]", "rollout.starts_per_step": "2", "gamma": "0.5"},
 }
 ONLINE = TOY | {"warmup_steps": "6", "env.max_episode_steps": "5", "fit_steps": "2", "utd_ratio": "1"}
+ONLINE |= {"final_episodes": "1"}
 OFFLINE = TOY | {"fit.num_steps": "2", "clone_steps": "2"}
 FEW = {
     "diagnose.py": ["--states", "1", "--episodes", "1", "--visited", "2", "--rollouts", "2", "--calibrate", "0"],
@@ -129,7 +130,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(0)
     ends = np.arange(40) % 10 == 9
     arrays = {"observations": rng.normal(size=(40, 3)), "actions": rng.uniform(-1, 1, (40, 1)), "timeouts": ends}
-    np.savez(folder / "log.npz", **arrays, rewards=rng.normal(size=40), next_observations=rng.normal(size=(40, 3)))
+    np.savez(folder / "log.npz", **arrays, rewards=-rng.uniform(size=40), next_observations=rng.normal(size=(40, 3)))
     page = (ROOT / "docs" / "how_to" / "use_your_env.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```\{testcode\}\n(.*?)```", page, flags=re.DOTALL)
     definitions = [block.split("\nfindings")[0] for block in blocks if re.search(r"^(class|def) ", block, flags=re.M)]
