@@ -168,8 +168,9 @@ class BranchedRollouts:
             if len(self.horizon_range) != 2 or not 1 <= self.horizon_range[0] <= self.horizon_range[1]:
                 raise ValueError(f'horizon_range must be [fewest, most] steps, "auto" or None, got {horizon_range}.')
             self.horizon = min(max(horizon, self.horizon_range[0]), self.horizon_range[1])
-        for name, threshold in (("error_threshold", error_threshold), ("rare_threshold", rare_threshold)):
-            if (threshold is not None or name == "error_threshold") and not (threshold or 0) > 0:
+        rare = math.inf if rare_threshold is None else rare_threshold
+        for name, threshold in (("error_threshold", error_threshold), ("rare_threshold", rare)):
+            if not (threshold or 0) > 0:
                 raise ValueError(f"{name} must be positive, got {threshold}.")
         self.error_threshold, self.rare_threshold = error_threshold, rare_threshold
         self.steps_per_round, self.chunk_size = steps_per_round, chunk_size

@@ -92,7 +92,7 @@ def make_update(
         one = CudaGraphModule(step, in_keys=[], out_keys=[], warmup=5, device=device)  # pyright: ignore
 
     def update(*batch: TensorDictBase) -> TensorDictBase:
-        losses = one(*batch or (sample(),))  # pyright: ignore[reportOptionalCall]
+        losses = one(*batch) if sample is None else one(sample(*batch))  # which takes no batch
         if after_step is not None:
             after_step()
         return losses
