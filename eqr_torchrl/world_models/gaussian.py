@@ -38,8 +38,9 @@ class GaussianEnsemble(WorldModel):
     learned apart, as ``terminal_reward``: the difference of their means.
 
     With a prior scale :math:`b > 0`, fixed random networks :math:`p_m` (:class:`RandomPrior`) make members disagree by
-    about :math:`b` where there are no data. The first fit fixes :math:`b` and the standardisation of their inputs: in
-    units of the environment a prior is one function for ever.
+    about :math:`b` where there are no data. The first fit that sees rewards differ fixes :math:`b` and the
+    standardisation of their inputs (without ``learn_reward``, the first fit): from then on a prior is one function, in
+    units of the environment. Before it, both follow the data, as these may say little: a swing-up that hangs still.
 
     Args:
         observation_dim: number of entries of an observation, ``S``.
@@ -49,7 +50,7 @@ class GaussianEnsemble(WorldModel):
         learn_reward: whether the reward is predicted, as last entry; if not, the imagined environment needs a function.
         normalize_targets: whether targets are standardised. The paper's code does not: its members cannot predict a
             noise above :math:`e^{0.25} \approx 1.3`, in units of the environment, and miss rewards far from 1 in size.
-        prior_scale: :math:`b` of the change of the observation, in standard deviations of its entries at the first fit.
+        prior_scale: :math:`b` of the change of the observation, in standard deviations of its entries when it is fixed.
         reward_prior_scale: :math:`b` of the reward, in its units: how far unseen rewards may lie from those seen; or a
             function to it of the rewards ``[n]`` of the first fit, less what an end earns.
         log_var_bounds: soft bounds of the log-variance :math:`\ell`, on the networks' scale.
@@ -109,19 +110,21 @@ class GaussianEnsemble(WorldModel):
 
     @torch.no_grad()
     def update_statistics(self, inputs: Tensor, targets: Tensor) -> None:
-        """Replaces the statistics of inputs ``[n, S + A]`` and targets ``[n, D]``; the first ones fix the prior."""
+        """Replaces the statistics of inputs ``[n, S + A]`` and targets ``[n, D]``, and those of a prior that is not fixed."""
         self.normalizer.update(inputs)
         std, mean = torch.std_mean(targets.double(), 0, correction=min(1, len(targets) - 1))
         std = torch.where(std > _SMALLEST_SPREAD * mean.abs(), std, 0.0)  # rounding is no change
         if self.prior_normalizer is not None:
+            size = self.prior_scale * std
+            if self.predicts_reward:
+                scale, chosen = self.reward_prior_scale, self.prior_size[-1]
+                size[-1] = chosen if chosen > 0 else scale(targets[:, -1]) if callable(scale) else scale
             if not self.prior_is_fixed:
                 self.prior_normalizer.update(inputs)
-                self.prior_is_fixed.fill_(True)
-            size = self.prior_scale * std
-            if self.predicts_reward and self.prior_size[-1] == 0:
-                scale = self.reward_prior_scale
-                size[-1] = scale(targets[:, -1]) if callable(scale) else scale
-            self.prior_size.copy_(torch.where(self.prior_size > 0, self.prior_size, size))
+                self.prior_is_fixed.fill_(not self.predicts_reward or bool(std[-1] > 0))
+            else:
+                size = torch.where(self.prior_size > 0, self.prior_size, size)
+            self.prior_size.copy_(size)
         if self.normalize_targets:
             self.target_mean.copy_(mean)
             self.target_scale.copy_((std.square() + self.prior_size.double().square()).sqrt())

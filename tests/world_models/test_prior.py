@@ -151,6 +151,34 @@ def test_an_entry_that_changes_only_later_gets_its_prior_then_and_keeps_it():
     torch.testing.assert_close(prior_of(model, *points), then, rtol=1e-3, atol=1e-4)
 
 
+def test_a_prior_follows_the_data_until_rewards_differ():
+    # a swing-up that hangs still: its states hardly vary, and a prior standardised by them would be constant elsewhere
+    model, data = prior_model(reward_prior_scale=lambda rewards: 25.0 if rewards.std() == 0 else 2.0), transitions(300)
+    fit, points = FixedStepsFit(model, num_steps=2), (2 * torch.randn(50, 2), torch.rand(50, 1))
+    still, moving = widened(data, 0.05), data.clone()
+    still["next", "reward"] = torch.zeros(300, 1)
+    moving["next", "reward"] = torch.zeros(300, 1)
+    change = (data["next", "observation"] - data["observation"]).std(0)
+    for rows, factor in ((still, 0.05), (moving, 1.0), (widened(moving, 3.0), 3.0)):
+        fit(rows)
+        inputs = torch.cat([rows["observation"], rows["action"]], -1)
+        torch.testing.assert_close(model.prior_normalizer.mean, inputs.mean(0))
+        assert not model.prior_is_fixed and model.prior_size[-1] == 25.0  # the reward's is chosen once
+        torch.testing.assert_close(model.prior_size[:2], factor * 0.5 * change)
+    fit(data)
+    then = prior_of(model, *points)
+    assert model.prior_is_fixed and model.prior_size[-1] == 25.0
+    torch.testing.assert_close(model.prior_size[:2], 0.5 * change)
+    fit(widened(data, 3.0))
+    torch.testing.assert_close(prior_of(model, *points), then, rtol=1e-3, atol=1e-4)
+
+
+def test_where_the_reward_is_known_the_first_fit_fixes_the_prior():
+    model, data = prior_model(learn_reward=False), transitions(300)
+    FixedStepsFit(model, num_steps=2)(data)
+    assert model.prior_is_fixed
+
+
 def test_what_is_trained_follows_the_standardisation_so_that_data_are_met_after_each_fit():
     # the second fit sees rewards 3 times as large: each member must again predict them, its prior added
     model = prior_model(num_cells=(64, 64), reward_prior_scale=5.0)
