@@ -40,7 +40,7 @@ class OptimisticUtility(_Utility):
 
     .. math:: f(q) = \bar q + c \sqrt{\tfrac{1}{N - 1} \sum_i (q_i - \bar q)^2}
 
-    Eq. 23 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_ with ``c = 1``. Where all quantiles are equal (so
+    That of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_ with ``c = 1``. Where all quantiles are equal (so
     also for ``N = 1``) the standard deviation is zero and so is its gradient.
 
     Args:

@@ -18,7 +18,7 @@ from eqr_torchrl.world_models import WorldModel
 class ModelBasedEnv(ModelBasedEnvBase):
     r"""An ensemble world model as a TorchRL environment of batch size ``[M, B]``.
 
-    Row ``i`` of the first dimension acts in member ``i``, one MDP drawn from the posterior (``member="fixed"``, line 9
+    Row ``i`` of the first dimension acts in member ``i``, one MDP drawn from the posterior (``member="fixed"``, line 8
     of Algorithm 2 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_). With ``member="resampled"`` rows are
     split evenly among members at random at every step, as in MBPO (`Janner et al. (2019)
     <https://arxiv.org/abs/1906.08253>`_).

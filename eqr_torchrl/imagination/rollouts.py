@@ -40,7 +40,7 @@ def branched_rollout(
 ) -> dict[str, float]:
     r"""Rolls the policy out in every member, from states drawn with replacement, into the model buffer.
 
-    Lines 9 to 12 of Algorithm 2 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_; branched rollouts are due
+    Lines 8 to 10 of Algorithm 2 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_; branched rollouts are due
     to `Janner et al. (2019) <https://arxiv.org/abs/1906.08253>`_. A rollout ends with the transition that terminates.
     A transition whose prediction is not finite is dropped with the rest of its rollout. Returns the numbers of
     transitions written, ``rows``, and ``dropped`` as not finite, and the mean ``reward`` of the written ones.

@@ -35,7 +35,10 @@ class GaussianHead(nn.Module):
 
     def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation before squashing, each of shape ``[..., A]``."""
-        loc, log_std = self.network(observation).chunk(2, -1)
+        outputs = self.network(observation)
+        if outputs.shape[-1] % 2:
+            raise ValueError(f"network must have two outputs for each entry of an action: got {outputs.shape[-1]}.")
+        loc, log_std = outputs.chunk(2, -1)
         return loc, log_std.clamp(self.low, self.high).exp()
 
 

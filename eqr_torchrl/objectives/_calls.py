@@ -82,8 +82,14 @@ class StackedCritics(nn.Module):
         self.critics, self.value_key = nn.ModuleList(critics), value_key
         self.in_keys: list[NestedKey] = list(dict.fromkeys(key for critic in critics for key in critic.in_keys))
 
-    def forward(self, entries: Mapping[NestedKey, Tensor], size: torch.Size, *, own_rows: bool = False) -> Tensor:
-        """Values ``[*B, C, N]``: of all critics on the same rows ``[*B]``, or of each on its own of ``[*B, C]``."""
+    def forward(self, entries: Any, size: torch.Size | None = None, *, own_rows: bool = False) -> Any:
+        """Values ``[*B, C, N]``: of all critics on the same rows ``[*B]``, or of each on its own of ``[*B, C]``.
+
+        Entries are tensors by key. A TensorDict without a ``size`` gets the values under ``value_key``, as of any
+        network of a loss.
+        """
+        if size is None:
+            return entries.set(self.value_key, self(entries, entries.batch_size))
         values, by_row = [], len(size) - 1
         for i, critic in enumerate(self.critics):
             keys: Any = critic.in_keys

@@ -63,14 +63,18 @@ class SoftActorCriticLoss(LossModule):
     The bonus that values contain is ``alpha`` times the entropy of the action in [-1, 1], where its bounds are known:
     values, the policy and the temperature do not depend on the unit of the action.
 
-    ``priority_weight`` of a batch weighs its losses, a validity mask of TorchRL leaves elements out, and
+    ``priority_weight`` of a batch weighs its losses, a validity mask of TorchRL leaves elements out of them (what is
+    reported beside the losses is of all elements), and
     ``steps_to_next_obs``, as :class:`~torchrl.envs.MultiStepTransform` writes it, makes the discount
     ``gamma ** steps_to_next_obs``.
     """
 
     @dataclass
     class _AcceptedKeys:
-        """Keys that can be renamed with ``set_keys``; rewards and flags are read under ``"next"``."""
+        """Keys that can be renamed with ``set_keys``; rewards and flags are read under ``"next"``.
+
+        ``log_prob`` is there as in TorchRL's losses, and is not read: log-densities are computed anew.
+        """
 
         action: NestedKey = "action"
         state_action_value: NestedKey = "state_action_value"
@@ -84,7 +88,7 @@ class SoftActorCriticLoss(LossModule):
     default_keys = _AcceptedKeys
     tensor_keys: _AcceptedKeys
     default_value_estimator = ValueEstimators.TD0
-    _schedulable_buffers = frozenset({"alpha_init", "log_alpha", "min_log_alpha", "max_log_alpha", "gamma"})
+    _schedulable_buffers = frozenset({"log_alpha", "min_log_alpha", "max_log_alpha", "gamma"})
 
     actor_network: TensorDictModule
     actor_network_params: TensorDictParams
@@ -399,6 +403,8 @@ def _as_critics(qvalue_network: Any, num_qvalue_nets: int | None) -> list[Tensor
     if wrong := [type(critic).__name__ for critic in critics if not hasattr(critic, "in_keys")]:
         needed = "a TensorDictModule that reads observation and action, or a list of them"
         raise ValueError(f"qvalue_network must be {needed}, got {wrong[0]}.")
+    if len(set(map(id, critics))) < len(critics):
+        raise ValueError(f"qvalue_network must hold different critics: got a list of {len(critics)} that repeats one.")
     count = len(critics) if num_qvalue_nets is None else num_qvalue_nets
     if count < 1 or not (single or len(critics) == count):
         came = f"{num_qvalue_nets} for {len(critics)} critic(s)"

@@ -27,7 +27,7 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
               L_Q &= \sum_m \big(Q_m(s, a) - y_m\big)^2
 
     Each :math:`Q_m` is the policy's value in one draw from the posterior, so the values are samples of the posterior
-    over values (definition 2 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_), whether or not a state can
+    over values (definition 3 of `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_), whether or not a state can
     be visited twice. The policy ascends ``utility`` of the values plus ``alpha`` times its entropy. Losses are averaged
     over the batch. Two kinds of batches are taken:
 

@@ -109,7 +109,8 @@ def _target_step(updater: TargetNetUpdater) -> Callable[[], None]:
         if name.startswith("target_") and isinstance(target, TensorDictParams):
             online: TensorDictParams = getattr(updater.loss_module, name.removeprefix("target_"))
             for key, source in online.items(True, True):
-                if source.requires_grad and not target[key].is_set_to(source):  # running statistics stay
+                # running statistics stay; what is frozen now may be trained later
+                if isinstance(source, torch.nn.Parameter) and not target[key].is_set_to(source):
                     sources.append(source)
                     targets.append(target[key])
 

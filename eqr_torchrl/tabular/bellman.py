@@ -38,12 +38,15 @@ def value_distribution_backup(atoms: Tensor, processes: MarkovRewardProcess) -> 
 
     Every process is combined with every joint sample of the values: exact when the posterior is uniform over the given
     processes. On atoms sorted in each state it is a :math:`\gamma`-contraction in the supremum p-Wasserstein distance
-    (Theorem 1).
+    (Theorem 6).
 
     Args:
         atoms: ``J`` joint samples of the values of all states, in units of return, shape ``[*B, S, J]``. Sorted in
             each state they describe values that rise and fall together, as epistemic quantile regression assumes.
         processes: ``Q`` equally likely reward processes, batch shape ``[Q, *B]``. The result is ``[*B, S, Q * J]``.
+
+    Raises:
+        ValueError: if ``processes`` is not a batch.
 
     Examples:
         >>> p, r = torch.tensor([[0.0, 1.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.0], [2.0, 0.0]])
@@ -52,6 +55,7 @@ def value_distribution_backup(atoms: Tensor, processes: MarkovRewardProcess) -> 
         tensor([[1., 2.],
                 [0., 0.]])
     """
+    _check_batch(processes)
     return bellman_targets(atoms, processes).movedim(0, -2).flatten(-2)
 
 

@@ -104,7 +104,7 @@ class NormalPosterior:
         observation_precision: inverse variance of one observed reward.
 
     Raises:
-        ValueError: if the shapes differ or a precision is not positive.
+        ValueError: if the shapes differ, a precision is not positive, or that of an observation is infinite.
 
     Examples:
         >>> prior = NormalPosterior.prior(num_states=1, num_actions=1, observation_precision=3.0)
@@ -120,8 +120,10 @@ class NormalPosterior:
     def __post_init__(self) -> None:
         if self.mean.shape != self.precision.shape:
             raise ValueError(f"precision must be of shape {tuple(self.mean.shape)}, got {tuple(self.precision.shape)}.")
-        if not bool((self.precision > 0).all()) or not self.observation_precision > 0:
-            raise ValueError("precision and observation_precision must be positive.")
+        if not bool((self.precision > 0).all()):
+            raise ValueError(f"precision must be positive, got {float(self.precision.min())}.")
+        if not 0 < self.observation_precision < torch.inf:
+            raise ValueError(f"observation_precision must be positive and finite, got {self.observation_precision}.")
 
     @classmethod
     def prior(

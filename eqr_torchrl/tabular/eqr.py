@@ -111,7 +111,7 @@ def epistemic_quantile_regression(
             raise ValueError(f"initial_quantiles must broadcast to shape {shape}, got {got}.") from error
     quantiles[..., terminal, :] = 0.0
     decay = (final_step_size / step_size) ** (1 / max(num_iterations - 1, 1))
-    iterations = torch.arange(record_every, num_iterations + 1, record_every)
+    iterations = record_every * torch.arange(1, num_iterations // record_every + 1)
     history = quantiles.new_empty(len(iterations), *shape[:-2], len(recorded), num_quantiles)
     chunk = max(1, int(_SAMPLE_BYTES / (8 * quantiles[..., 0].numel() * num_states)))
 

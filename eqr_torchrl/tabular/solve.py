@@ -28,7 +28,7 @@ def process_values(process: MarkovRewardProcess) -> Tensor:
 def sample_values(
     posterior: MDPPosterior, policy: Tensor, num_samples: int, *, generator: torch.Generator | None = None
 ) -> Tensor:
-    r"""Exact samples of the posterior over values of ``policy``, the pushforward :math:`v^\pi_\# \Phi` (Definition 2).
+    r"""Exact samples of the posterior over values of ``policy``, the pushforward :math:`v^\pi_\# \Phi` (Definition 3).
 
     Args:
         posterior: posteriors over MDPs of batch shape ``[*B]``.

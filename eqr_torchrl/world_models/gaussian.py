@@ -110,7 +110,7 @@ class GaussianEnsemble(WorldModel):
 
     @torch.no_grad()
     def update_statistics(self, inputs: Tensor, targets: Tensor) -> None:
-        """Replaces the statistics of inputs ``[n, S + A]`` and targets ``[n, D]``, and those of a prior that is not fixed."""
+        """Replaces the statistics of inputs ``[n, S + A]`` and targets ``[n, D]``, and of a prior that is not fixed."""
         self.normalizer.update(inputs)
         std, mean = torch.std_mean(targets.double(), 0, correction=min(1, len(targets) - 1))
         std = torch.where(std > _SMALLEST_SPREAD * mean.abs(), std, 0.0)  # rounding is no change

@@ -152,6 +152,11 @@ def test_wasserstein_distances_of_shifted_and_shuffled_atoms():
     assert F.wasserstein_distance(q, other).item() == pytest.approx(1)
     assert F.wasserstein_distance(q, other, p=2).item() == pytest.approx(3**0.5)
     assert F.wasserstein_distance(q, other, p=float("inf")).item() == 3
+    equal = q.clone().requires_grad_()
+    F.wasserstein_distance(equal, q, p=2).sum().backward()
+    assert equal.grad is not None and (equal.grad == 0).all()  # the root has no derivative there
+    with pytest.raises(ValueError, match=r"p must be at least 1, got 0.5"):
+        F.wasserstein_distance(q, other, p=0.5)
 
 
 @pytest.mark.parametrize("num_values", [1, 2, 3, 7, 8, 9, 255, 256, 257])

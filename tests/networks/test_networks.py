@@ -123,6 +123,8 @@ def test_an_action_without_a_finite_range_is_refused_in_one_line(spec, found):
 def test_arguments_out_of_range_are_named():
     with pytest.raises(ValueError, match=r"log_std_bounds must increase, got \(2.0, -20.0\)"):
         GaussianHead(nn.Identity(), (2.0, -20.0))
+    with pytest.raises(ValueError, match="network must have two outputs for each entry of an action: got 3"):
+        GaussianHead(nn.Linear(3, 3))(torch.zeros(5, 3))
     with pytest.raises(ValueError, match="num_quantiles must be a positive integer, got 0"):
         make_critic(toy_env(), num_quantiles=0)
 

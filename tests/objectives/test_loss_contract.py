@@ -280,6 +280,28 @@ def test_arguments_out_of_range_are_named_in_one_line(kwargs, message):
     assert "\n" not in str(error.value)
 
 
+def test_one_critic_twice_is_not_two():
+    critic = toy_critic()
+    with pytest.raises(ValueError, match="qvalue_network must hold different critics: got a list of 2 that"):
+        EpistemicQuantileLoss(toy_actor(), [critic, critic])
+
+
+def test_the_critics_can_be_called_with_a_tensordict_as_the_networks_of_other_losses():
+    loss, batch = EpistemicQuantileLoss(toy_actor(), toy_critic(num_quantiles=7), num_qvalue_nets=2), toy_batch(B=4)
+    with loss.qvalue_network_params.to_module(loss.qvalue_network):
+        values = loss.qvalue_network(batch.copy())["state_action_value"]
+    assert values.shape == (4, 2, 7)
+    again = loss.get_stateful_net("qvalue_network")(batch.copy())["state_action_value"]
+    torch.testing.assert_close(again, values)
+    assert (values[:, 0] != values[:, 1]).all()
+
+
+def test_the_initial_temperature_cannot_be_scheduled():
+    loss = EpistemicQuantileLoss(toy_actor(), toy_critic())
+    with pytest.raises(TypeError, match="alpha_init"):
+        loss.alpha_init = 0.5  # the temperature began already
+
+
 def test_a_network_without_keys_is_no_critic():
     network = torch.nn.Sequential(torch.nn.Linear(4, 5))
     with pytest.raises(ValueError, match="qvalue_network must be a TensorDictModule .*, got Sequential"):

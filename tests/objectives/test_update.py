@@ -98,6 +98,23 @@ def test_a_fixed_policy_is_evaluated_by_updates_of_its_critic():
     assert (before != loss.qvalue_network_params.detach()).any()
 
 
+def test_targets_of_parameters_that_are_trained_only_later_follow_them():
+    critic = toy_critic()
+    first = next(critic.parameters()).requires_grad_(False)
+    loss = EpistemicQuantileLoss(toy_actor(), critic).make_value_estimator(gamma=0.9)
+    optimizer, updater = torch.optim.SGD(loss.parameters(), lr=0.0), SoftUpdate(loss, tau=0.5)
+    batch, target = toy_batch(B=4), loss.target_qvalue_network_params.clone()
+    update = make_update(loss, optimizer, updater)
+    first.requires_grad_(True)
+    with torch.no_grad():
+        for parameter in loss.qvalue_network_params.parameters():
+            parameter += 1.0
+    update(batch)
+    moved = loss.target_qvalue_network_params - target  # half of 1, as by SoftUpdate.step
+    keys = [key for key, value in loss.qvalue_network_params.items(True, True) if isinstance(value, torch.nn.Parameter)]
+    assert len(keys) == 6 and all((moved[key] - 0.5).abs().max() < 1e-5 for key in keys)
+
+
 def test_what_comes_after_a_step_comes_once_in_each():
     count = []
     update = make_update(*make_parts(), after_step=lambda: count.append(1))

@@ -60,6 +60,7 @@ def test_iteration_stops_at_a_fixed_point(generator):
     [
         (lambda p: value_distribution_iteration(p, num_quantiles=5, tolerance=0.0), "tolerance"),
         (lambda p: value_distribution_iteration(p[0], num_quantiles=5), "batch"),
+        (lambda p: value_distribution_backup(torch.zeros(4, 1), p[0]), "batch"),
         (lambda p: value_distribution_samples(p, num_iterations=-1), "num_iterations"),
         (lambda p: value_distribution_samples(p, num_iterations=1, coupling="own"), "coupling"),
         (lambda p: value_distribution_samples(p[0], num_iterations=1), "batch"),

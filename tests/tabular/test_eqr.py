@@ -84,6 +84,11 @@ def test_shapes_of_runs_batches_and_history(generator):
     assert not result.quantiles[..., 3, :].any()
 
 
+def test_a_history_of_fewer_iterations_than_its_interval_is_empty():
+    result = regress(certain(0.5, 0.3), num_quantiles=3, num_iterations=4, record_states=(0,), record_every=5)
+    assert result.history.shape == (0, 1, 3) and not len(result.history_iterations)
+
+
 def test_history_is_what_the_quantiles_were():
     posterior, common = certain(0.5, 0.3), {"num_quantiles": 3, "initial_quantiles": torch.zeros(4, 3)}
     history = regress(posterior, num_iterations=6, record_states=range(4), **common).history
@@ -135,6 +140,7 @@ def test_converges_to_the_fixed_point_of_the_operator_with_the_cycle(generator):
         ({"record_states": (4,)}, "record_states"),
         ({"policy": torch.zeros(3, dtype=torch.long)}, "policy"),
         ({"policy": torch.ones(4, dtype=torch.long)}, "policy"),
+        ({"policy": torch.zeros(3, 4, dtype=torch.long)}, "policy must be one, or one for each of a batch"),
         ({"initial_quantiles": torch.zeros(3, 2)}, "initial_quantiles"),
     ],
 )

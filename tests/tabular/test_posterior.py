@@ -150,6 +150,7 @@ def test_empirical_posterior_draws_within_each_element_of_the_batch(generator):
         (lambda: DirichletPosterior(-torch.ones(2, 1, 2)), "not negative"),
         (lambda: NormalPosterior(torch.zeros(2, 1), torch.zeros(2, 1)), "positive"),
         (lambda: NormalPosterior(torch.zeros(2, 1), torch.ones(1, 2)), "precision must be of shape"),
+        (lambda: NormalPosterior.prior(2, 1, observation_precision=float("inf")), "positive and finite, got inf"),
         (
             lambda: ConjugatePosterior(DirichletPosterior.prior(2, 1), NormalPosterior.prior(3, 1), 0.9),
             "rewards must be of shape",
@@ -162,6 +163,23 @@ def test_empirical_posterior_draws_within_each_element_of_the_batch(generator):
 def test_errors_name_the_argument(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("batch", [(), (7,)])
+def test_a_policy_is_one_for_all_or_one_for_each_posterior(batch):
+    mdps = toy_mdp(0.5, torch.rand(*batch, 5))
+    conjugate = ConjugatePosterior(
+        DirichletPosterior(torch.ones(*batch, 4, 1, 4)), NormalPosterior.prior(4, 1), gamma=0.9
+    )
+    for posterior in (conjugate, EmpiricalPosterior(mdps)):
+        fitting = [(), (1,) * len(batch), batch]
+        for shape in (*fitting, (3,), (*batch, 1), (3, *batch)):
+            for policy in (torch.zeros(*shape, 4, dtype=torch.long), torch.ones(*shape, 4, 1)):
+                if shape in fitting:
+                    assert posterior.sample_process(policy, (3,)).batch_shape == (3, *batch)
+                else:
+                    with pytest.raises(ValueError, match=r"policy must be one, or one for each of a batch"):
+                        posterior.sample_process(policy, (3,))
 
 
 def test_rewards_of_terminal_states_are_known():

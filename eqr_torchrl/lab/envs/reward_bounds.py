@@ -39,7 +39,7 @@ def reward_bounds(env: EnvBase) -> tuple[float, float] | None:
     (2018) <https://arxiv.org/abs/1801.00690>`_), of Pendulum-v1, MountainCarContinuous-v0 and InvertedPendulum, and
     those of an environment that states them: a Gymnasium environment with an attribute ``reward_space`` (a ``Box``), or
     a TorchRL environment with a bounded ``reward_spec``. ``reward_scale``, :class:`~eqr_torchrl.lab.envs.ActionCost`,
-    ``RewardScaling`` and ``RewardClipping`` are taken into account.
+    ``RewardScaling``, ``RewardClipping`` and TorchRL's ``frame_skip``, which adds rewards up, are taken into account.
 
     Args:
         env: an environment; it is neither reset nor stepped.
@@ -67,6 +67,13 @@ def _bounds(env: EnvBase) -> Tensor:
     simulator: Any = simulator_env(env)  # one of several identical ones
     if simulator is not env:
         return _bounds(vars(env)["template"])
+    low, high = _of_one_step(env)
+    most = getattr(env, "frame_skip", 1)  # steps whose rewards are added up; an end leaves fewer
+    return torch.stack([torch.minimum(low, most * low), torch.maximum(high, most * high)])
+
+
+def _of_one_step(env: Any) -> Tensor:
+    """Bounds of one step of the simulator, without ``frame_skip``."""
     if isinstance(env, DMControlWrapper):
         task = type(getattr(env._env, "task", None)).__module__
         if task.startswith("dm_control.suite.") and not task.endswith(".lqr"):

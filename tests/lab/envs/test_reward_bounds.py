@@ -10,7 +10,7 @@ from gym_toys import Drift
 from gymnasium.spaces import Box
 from gymnasium.wrappers import RescaleAction, TransformAction, TransformReward
 from torchrl.data import Bounded
-from torchrl.envs import GymEnv, StepCounter, TransformedEnv
+from torchrl.envs import DMControlEnv, GymEnv, StepCounter, TransformedEnv
 from torchrl.envs.transforms import FrameSkipTransform, RewardClipping, RewardScaling, SignTransform
 
 from eqr_torchrl.imagination import never_terminates
@@ -46,6 +46,16 @@ def test_rewards_lie_within_them():
     env = make_env("dmc/walker-run", seed=0, action_cost=0.2, reward_scale=3.0)
     reward, bounds = env.rollout(50)["next", "reward"], reward_bounds(env)
     assert bounds is not None and bounds[0] <= reward.min() <= reward.max() <= bounds[1]
+
+
+def test_a_frame_skip_adds_rewards_up():
+    # each of four steps pays -16.27 to 0, and 0 to 1; an end within the four leaves fewer of them
+    pendulum, one = make_env(GymEnv("Pendulum-v1", frame_skip=4)), reward_bounds(make_env("Pendulum-v1"))
+    assert reward_bounds(pendulum) == pytest.approx((4 * one[0], 0.0))
+    rewards = pendulum.rollout(50)["next", "reward"]
+    assert rewards.min() < one[0] and rewards.min() >= 4 * one[0]
+    assert reward_bounds(make_env(DMControlEnv("cartpole", "balance", frame_skip=4))) == (0.0, 4.0)
+    assert reward_bounds(make_env(GymEnv("MountainCarContinuous-v0", frame_skip=3))) == pytest.approx((-0.3, 300.0))
 
 
 def reward_at(name, state, action):
