@@ -39,6 +39,14 @@ def test_errors_are_those_of_each_member_alone_in_deviations(known_model):
     torch.testing.assert_close(own, 0.2 * torch.arange(1.0, 3.0) / (1599 / 12) ** 0.5)
 
 
+def test_the_error_of_a_state_is_the_root_mean_square_of_its_entries(known_model):
+    data = walk(20)
+    for key in ("observation", ("next", "observation")):
+        data[key][:, 1:] = 0.0  # two of three entries stay, and are predicted to move by 1
+    errors = open_loop_errors(known_model([1.0], [0.0]), data, longest=1, scale=torch.ones(3))
+    torch.testing.assert_close(errors, torch.tensor([(2 / 3) ** 0.5]))
+
+
 def test_trajectories_end_with_their_episode_and_where_rows_do_not_follow(known_model):
     model, scale = known_model([1.0], [0.0]), torch.ones(3)
     # episodes of 5 steps: 4 x 5 starts with one step, 4 x 4 with two, 4 x 3, and only 4 x 2 with four: fewer than ten

@@ -54,6 +54,13 @@ def test_real_rows_come_first_and_hold_what_was_observed(replay):
     assert batch["next", "reward"][2:].flatten(1).std(1).min() > 0  # members differ
 
 
+def test_real_rows_are_drawn_from_all_of_the_buffer(replay):
+    draw = RealSuccessors(nn.Identity(), replay, share=0.5)
+    rows = [draw(toy_batch(B=8).set(("next", "done"), torch.zeros(8, 1)))["observation"][:4, 0] for _ in range(100)]
+    counts = torch.cat(rows).long().bincount(minlength=21)[1:]  # 400 draws of 20 rows: 20 each, deviation 4.4
+    assert counts.min() > 3 and counts.max() < 45
+
+
 def test_successors_are_predicted_for_imagined_rows_alone(replay, known_model):
     model = known_model([0.0] * M, [0.0] * M)
     successors = EnsembleSuccessors(ModelBasedEnv(model, toy_env(), termination_fn=never_terminates))

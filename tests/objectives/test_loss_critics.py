@@ -73,6 +73,16 @@ def test_the_loss_of_several_critics_is_the_sum_of_theirs():
     torch.testing.assert_close(both, sum(make_loss(actor, [c])(batch)["loss_qvalue"] for c in critics))
 
 
+def test_the_td_error_of_several_critics_is_the_largest():
+    # values 0 and 10 where the episode ends with a reward of 1: errors of 1 and 9
+    critics = [linear_critic([0.0, 0.0, 0.0], [0.0], [value, value]) for value in (0.0, 10.0)]
+    batch = toy_batch(B=2, M=2, K=1)
+    batch["next", "reward"].fill_(1.0)
+    batch["next", "terminated"].fill_(True)
+    make_loss(critic=critics)(batch)
+    assert batch["td_error"].tolist() == [9.0, 9.0]
+
+
 def test_lazy_layers_work_once_they_are_initialised():
     critic = critic_of(nn.LazyLinear(8), nn.Tanh(), nn.LazyLinear(5))
     critic(toy_batch())

@@ -57,6 +57,14 @@ def test_the_unit_of_the_action_changes_no_loss_and_no_gradient(kind, low, high)
     torch.testing.assert_close(scaled["entropy"] - plain["entropy"], torch.tensor(math.log(half)), rtol=0, atol=1e-4)
 
 
+def test_what_bounded_rewards_allow_does_not_depend_on_the_unit_of_the_action():
+    losses = [make_loss(MemberwiseSACLoss, env) for env in (toy_env(), env_with_actions(-0.01, 0.01))]
+    plain, scaled = (torch.stack(loss._value_bounds(0.0, 1.0)) for loss in losses)
+    # alpha of 1, a discount of 0.9, and an entropy of -1: 10 steps of rewards of 0 to 1 and of 1 nat, either way
+    torch.testing.assert_close(plain, torch.tensor([-10.0, 20.0]))
+    torch.testing.assert_close(scaled, plain)
+
+
 def test_the_automatic_target_entropy_is_in_nats_of_the_environment():
     # two entries: -2 + log 2 + log 0.01
     loss = make_loss(EpistemicQuantileLoss, env_with_actions([-2.0, 0.0], [2.0, 0.02], 2))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -140,6 +142,17 @@ def test_empirical_posterior_draws_within_each_element_of_the_batch(generator):
     assert set(draws[:, 0].tolist()) == {0.1, 0.2}
     assert set(draws[:, 1].tolist()) == {0.8, 0.9}
     torch.testing.assert_close(posterior.mean().transitions[:, 0, 0, 2], x.mean(-1))
+
+
+def test_rewards_of_an_empirical_posterior_belong_to_their_transitions(generator):
+    x = torch.tensor([0.1, 0.2, 0.9], dtype=torch.float64)
+    mdps = toy_mdp(0.0, x)
+    rewards = mdps.rewards.clone()
+    rewards[..., 0, 0] = x  # the same parameter decides both
+    posterior = EmpiricalPosterior(replace(mdps, rewards=rewards))
+    for drawn in (posterior.sample((50,), generator=generator), posterior.mean()):
+        torch.testing.assert_close(drawn.rewards[..., 0, 0], drawn.transitions[..., 0, 0, 2])
+    assert posterior.mean().rewards[0, 0].item() == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize(

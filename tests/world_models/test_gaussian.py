@@ -80,6 +80,14 @@ def test_with_a_variance_weight_squared_errors_weigh_alike_whatever_the_noise():
     torch.testing.assert_close(torch.autograd.grad(ours.sum(), bias), expected)
 
 
+def test_an_entry_that_never_changed_trains_nothing():
+    model = toy_ensemble()
+    model.target_scale[3] = 0.0
+    loss = model.loss(torch.randn(4, 10, 5), torch.randn(4, 10, 4)).sum()
+    gradient = torch.autograd.grad(loss, model.layers[-1].bias)[0].flatten(0, -2)  # of four means, four log-variances
+    assert not gradient[:, [3, 7]].any() and gradient[:, [0, 1, 2, 4, 5, 6]].all()
+
+
 def test_a_members_loss_has_no_gradient_in_other_members():
     model = toy_ensemble()
     model.loss(torch.randn(4, 9, 5), torch.randn(4, 9, 4))[2].backward()

@@ -10,6 +10,7 @@ from eqr_torchrl.imagination import EnsembleSuccessors, ModelBasedEnv
 from eqr_torchrl.testing import toy_env
 from eqr_torchrl.world_models import EarlyStoppingFit, FixedStepsFit, GaussianEnsemble
 from eqr_torchrl.world_models import fit as fits
+from eqr_torchrl.world_models.termination import EndBatches
 
 
 def transitions(rows: int) -> TensorDict:
@@ -74,6 +75,12 @@ def test_members_learn_from_samples_of_their_own():
     FixedStepsFit(model, num_steps=30, lr=3e-3)(transitions(200))
     first, second, _ = probability(model, transitions(50))
     assert (first - second).abs().max() > 1e-3
+    data = transitions(200)
+    inputs, ended = torch.cat([data["next", "observation"], data["action"]], -1), data["next", "terminated"].squeeze(-1)
+    ends, others = EndBatches(model.termination, inputs, ended).groups  # drawn with replacement, for each member
+    for drawn, among in ((ends, ended), (others, ~ended)):
+        assert drawn.shape == (3, among.sum()) and among[drawn].all() and not torch.equal(drawn[0], drawn[1])
+        assert all(len(member.unique()) < len(member) for member in drawn)
 
 
 def test_a_member_that_has_stopped_keeps_the_ends_of_its_last_epoch(monkeypatch):
