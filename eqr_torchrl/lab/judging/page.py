@@ -129,7 +129,7 @@ def functions_of(settings: Mapping[str, Any], data: TensorDictBase) -> dict[str,
 def judged_loop(config: Any) -> LoopSettings:
     """The loop's settings of a run that keeps a policy by its judgement; a ``ValueError`` if none is made.
 
-    What its rollouts take, ``stop_level`` and ``penalty``, is checked too.
+    What its rollouts and models take is checked too, and refused where it would do nothing.
     """
     settings = LoopSettings.of(config)
     if settings.eval_every is None:
@@ -137,6 +137,10 @@ def judged_loop(config: Any) -> LoopSettings:
     for name, largest in (("stop_level", 1.0), ("penalty", math.inf)):
         if not 0 <= (value := config.get(name, 0.0)) <= largest:
             raise ValueError(f"{name} must be in [0, {largest:g}], got {value}.")
+    if (horizons := config.get("rollout", {}).get("horizon_range")) is not None:
+        raise ValueError(f"rollout.horizon_range must be null, since no transitions come in later: got {horizons}.")
+    if config.get("world_model", {}).get("learn_termination"):
+        raise ValueError("world_model.learn_termination must be false, since it follows from termination_fn: got true.")
     return settings
 
 
