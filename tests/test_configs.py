@@ -240,8 +240,8 @@ def test_any_other_environment_is_one_override_away(compose):
 def test_one_setting_chooses_the_precision_of_what_needs_no_gradient(compose):
     for algorithm in ("eqr_sac", "member_values", "qu_sac"):
         cfg = compose(f"algorithm={algorithm}", "precision=bf16", "world_model.num_members=2")
-        critic = toy_critic(num_quantiles=cfg.critic.num_quantiles)
-        loss = instantiate(cfg.loss, toy_actor(), [critic] * cfg.loss.num_qvalue_nets)
+        critics = [toy_critic(num_quantiles=cfg.critic.num_quantiles) for _ in range(cfg.loss.num_qvalue_nets)]
+        loss = instantiate(cfg.loss, toy_actor(), critics)
         rounds = [part.rounds for network in loss._target for part in network.modules()
                   if hasattr(part, "rounds")]  # fmt: skip
         assert rounds == [True] * (1 + cfg.loss.num_qvalue_nets) and cfg.inference.precision == "bf16"
