@@ -52,8 +52,8 @@ These are short runs on CPUs: the paper's benchmark of 250,000 steps, 16 tasks a
 - **Settings.** `quick`, `laptop`, `paper` and experiments are those of the commit of each run, which the appendix
   names. Rows named `one setting`, and the 1,500-step row of Pendulum-v1, have today's. For the others the defaults
   have changed since: `quick` imagines 5 steps from 16 states a step (4 from 20 in those runs), one next state of each
-  member (K = 1) comes with `algorithm=member_values` instead of `budget=laptop`, the randomised prior stays as the
-  first fit made it, and learning no longer depends on the unit of the action (Pendulum's is not 1). `quick` ends at
+  member (K = 1) comes with `algorithm=member_values` instead of `budget=laptop`, the randomised prior stays as it is
+  once a fit saw rewards differ, and learning no longer depends on the unit of the action (Pendulum's is not 1). `quick` ends at
   1,500 steps, `laptop` makes one update a step with `tau=0.05` (two with 0.02 in those runs), and `member_values` has
   other networks, priors and rollouts ({doc}`../concepts/choose_nothing`). Those runs were not repeated.
 - **Left out here:** every run with a note (tuning, stopped, comparisons), earlier runs of the same seed, and on tasks
