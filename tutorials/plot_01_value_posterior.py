@@ -64,9 +64,9 @@ print(f"average value {values.mean():.3f}, value of the average MDP {of_average:
 # Values are not returns
 # ----------------------
 #
-# A return is one noisy episode. In the single MDP with :math:`X = 0.4`, returns vary widely though
-# nothing is unknown. The value distribution averages this variation out: the rest shrinks as :math:`X` becomes better
-# known.
+# A return is the outcome of one noisy episode. In the single MDP with :math:`X = 0.4`, returns vary widely although
+# nothing is unknown. The value distribution averages this variation out; the remaining spread shrinks as :math:`X`
+# becomes better known.
 
 
 def sample_returns(

@@ -53,10 +53,10 @@ axis.legend(title=r"level $\tau$", loc="center left", bbox_to_anchor=(1.0, 0.5))
 # The gradient is a comparison
 # ----------------------------
 #
-# The derivative of the expected loss is the share of values below the guess, minus :math:`\tau`. So a quantile needs
-# no size of error, only the answer to "is this sample below me?", and moves up by :math:`\alpha \tau` and down by
-# :math:`\alpha` if the answer is yes. ``quantile_huber_loss`` with ``kappa=0`` is this loss for all midpoint levels
-# at once, and autograd agrees:
+# The derivative of the expected loss is the share of values below the guess, minus :math:`\tau`. So the update of a
+# quantile does not need the size of an error, only whether a sample lies below the quantile: the quantile moves up by
+# :math:`\alpha \tau`, and down by :math:`\alpha` if the sample lies below it. ``quantile_huber_loss`` with ``kappa=0``
+# is this loss for all midpoint levels at once, and autograd agrees:
 
 levels = F.quantile_midpoints(5, dtype=torch.float64)
 guess = torch.zeros(1, 5, dtype=torch.float64, requires_grad=True)
@@ -68,9 +68,9 @@ print("share - tau ", ((values < 0).double().mean() - levels).tolist())
 # Algorithm 1
 # -----------
 #
-# Epistemic quantile regression draws one MDP, forms for each state the targets :math:`r + \gamma \sum_{s'} p(s'|s)
-# q_j(s')` from its own quantiles, and moves every quantile by that rule. Without the cycle the quantiles settle
-# around the truth, and jitter by about the step size.
+# Epistemic quantile regression draws one MDP, forms for each state the targets
+# :math:`r + \gamma \sum_{s'} p(s'|s) q_j(s')` from its own quantiles, and moves every quantile by that rule. Without
+# the cycle, the quantiles settle around the true quantiles and fluctuate by about the step size.
 
 num_quantiles, num_iterations = 10, 6000
 posterior = EmpiricalPosterior(toy_mdp(beta=0.0, x=x))
@@ -129,7 +129,7 @@ axis.legend(title="step size", loc="center left", bbox_to_anchor=(1.0, 0.5))
 #
 # Networks are trained with the quantile-*Huber* loss, which is smooth within ``kappa`` of a target. The price is a
 # bias: where values differ by less than ``kappa``, quantiles are pulled together. With ``kappa`` far below the spread
-# of the values there is none.
+# of the values there is no bias.
 
 targets = values[None]
 figure, axis = plt.subplots(figsize=(4.2, 2.7), layout="constrained")

@@ -13,8 +13,9 @@ Exploration in N rooms: PSRL and EQR
 # Three rooms
 # -----------
 #
-# A grid of three rooms joined by doorways. Leaving the start cell earns 0.01, leaving the centre of the left room
-# 0.1, leaving the centre of the right room 1. The agent knows nothing of the layout: any move may lead anywhere.
+# The environment is a grid of three rooms joined by doorways. Leaving the start cell earns 0.01, leaving the centre of
+# the left room 0.1, leaving the centre of the right room 1. The agent knows nothing of the layout: any move may lead
+# anywhere.
 
 import matplotlib.pyplot as plt
 import torch
@@ -59,10 +60,10 @@ figure.colorbar(image, ax=axis, label="discounted return")
 # Posterior sampling
 # ------------------
 #
-# PSRL draws an MDP, follows its optimal policy for an episode, and updates the posterior. Where nothing is known,
-# some draws have high rewards, so the agent goes there; where enough is known, none do. Four independent agents in
-# rooms of three by three. At first every draw has a reward nearby, so it takes hundreds of episodes until
-# the layout is known well enough; then the regret falls.
+# PSRL draws an MDP, follows its optimal policy for an episode, and updates the posterior. Where nothing is known, some
+# draws have high rewards, so the agent goes there; where enough is known, none do. The figure shows four independent
+# agents in rooms of three by three cells. At first every draw has a reward nearby, so it takes hundreds of episodes
+# until the layout is known well enough. Then the regret falls.
 
 runs = MDPEnv(nroom_mdp(room_size=3, left_prize_ends_episode=True), batch_size=(4,))
 prior = nroom_prior(room_size=3)
@@ -77,9 +78,9 @@ axis.set(xlabel="episode", ylabel="regret per episode", ylim=(0, None))
 # What the policy might be worth
 # ------------------------------
 #
-# Now fix the optimal policy, and find the posterior of its value after 1, 10 and 100 of its episodes. The
-# truth of each posterior: draw MDPs, solve them. EQR: 100 quantiles, one sampled MDP an iteration. (The paper takes
-# 10,000 iterations; a fifth of that is enough to see it.)
+# Now fix the optimal policy, and find the posterior of its value after 1, 10 and 100 of its episodes. The true
+# posterior comes from drawing MDPs and solving them. EQR learns 100 quantiles from one sampled MDP per iteration. (The
+# paper takes 10,000 iterations; a fifth of that is enough here.)
 
 
 def act(tensordict):

@@ -13,8 +13,8 @@ A world model as an environment
 # Real data
 # ---------
 #
-# Gymnasium's pendulum, 1000 steps of a random policy. Random pushes hardly lift the pendulum: the data cover
-# hanging and not standing.
+# The data are 1000 steps of a random policy on Gymnasium's pendulum. Random pushes hardly lift the pendulum, so the
+# data cover hanging positions, but no upright ones.
 
 import matplotlib.pyplot as plt
 import torch
@@ -65,8 +65,8 @@ print(model_env.rollout(10)["next", "reward"].shape, "members, rows, steps, 1")
 # ------------------------
 #
 # A real episode, and the prediction of each member: the first state and the actions are real, everything else is
-# imagined. Members that agree at first diverge as their errors compound, and some leave the real episode by far, even
-# on actions as in the data. (The model's noise is off here, to show the members alone.)
+# imagined. Members that agree at first diverge as their errors compound. Some end far from the real episode, even with
+# actions like those in the data. (The model's noise is off here, to show the members alone.)
 
 
 def imagine(trajectory):
@@ -104,9 +104,9 @@ axes[0].legend(loc="upper left")
 # Where there are no data
 # -----------------------
 #
-# The spread between the members' mean predictions is the epistemic part of the uncertainty; each member's own
-# standard deviation is the aleatoric part. The pendulum is deterministic, so all of it should be epistemic, and large
-# where there is no data (dots).
+# The spread between the members' mean predictions is the epistemic part of the uncertainty; each member's own standard
+# deviation is the aleatoric part. The pendulum is deterministic, so all uncertainty should be epistemic, and large
+# where there are no data (the dots are the data).
 
 angle, speed = torch.meshgrid(
     torch.linspace(-torch.pi, torch.pi, 80), torch.linspace(-8, 8, 80), indexing="ij"
@@ -128,9 +128,9 @@ figure.colorbar(image, ax=axis, label="spread of predicted speed (rad/s)")
 # Conclusion
 # ----------
 #
-# An ensemble that trains as one network, wrapped as an environment whose rows are draws from the posterior. Rollouts
-# that stay in one member turn disagreement about *one step* into disagreement about *values*, which is what the
-# critic will learn next.
+# The ensemble trains as one network, and is wrapped as an environment whose rows are draws from the posterior. Rollouts
+# that stay in one member turn disagreement about *one step* into disagreement about *values*, which is what the critic
+# will learn next.
 #
 # Further reading: :doc:`/how_to/write_a_world_model`, :doc:`/how_to/read_the_diagnostics`; ensembles as posteriors:
 # :cite:t:`lakshminarayanan2017simple`, :cite:t:`chua2018deep`.

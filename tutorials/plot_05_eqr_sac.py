@@ -14,8 +14,8 @@ EQR-SAC from its parts
 # The task
 # --------
 #
-# A point in the plane that drifts slowly to the origin and can be pushed; the reward is minus its squared
-# distance. Doing nothing is acceptable, pushing to the origin is better. An episode has 20 steps.
+# A point in the plane drifts slowly to the origin and can be pushed; the reward is minus its squared distance from the
+# origin. Doing nothing is acceptable, pushing to the origin is better. An episode has 20 steps.
 
 import matplotlib.pyplot as plt
 import torch
@@ -49,8 +49,9 @@ env, eval_env = (toy_env(2, 2, noise=0.02, max_steps=20) for _ in range(2))
 # The parts
 # ---------
 #
-# Policy and critic; the posterior over MDPs and its imagined environment; the two buffers; the successors that the
-# targets average over; the loss. The utility sets the policy's attitude to what it does not know.
+# The parts are the policy and the critic, the posterior over MDPs and its imagined environment, the two buffers, the
+# successors that the targets average over, and the loss. The utility sets the policy's attitude to epistemic
+# uncertainty.
 
 actor = make_actor(env, num_cells=(32, 32))
 critic = make_critic(env, num_quantiles=15, num_cells=(64, 64))
@@ -146,7 +147,7 @@ axis.legend(title="position", loc="upper left")
 # Conclusion
 # ----------
 #
-# Five lines in a loop. To get QR-MBPO, store full transitions, let rollouts change member, and leave the successors
-# out; to get another attitude, change the utility, which is the next tutorial.
+# The algorithm is five lines in a loop. To get QR-MBPO, store full transitions, let rollouts change member, and leave
+# the successors out. To get another attitude to risk, change the utility, which is the topic of the next tutorial.
 #
 # Further reading: :doc:`/concepts/data_flow`, :doc:`/concepts/baselines`.

@@ -4,7 +4,7 @@ Risk attitude in one line
 
 **What you will learn**
 
-- what each utility makes of one and the same value distribution,
+- which number each utility assigns to the same value distribution,
 - how swapping it changes what a policy does, with everything else equal.
 """
 
@@ -12,8 +12,8 @@ Risk attitude in one line
 # Five numbers for one distribution
 # ---------------------------------
 #
-# A skewed value distribution, and its value under each utility. Each is differentiable in the quantiles, so a
-# policy can ascend any of them.
+# The figure shows a skewed value distribution, and its value under each utility. Each utility is differentiable in the
+# quantiles, so a policy can ascend any of them.
 
 import matplotlib.pyplot as plt
 import torch
@@ -64,9 +64,9 @@ axis.legend(loc="upper left")
 # How fast to drive
 # -----------------
 #
-# A road whose grip nobody knows. Driving faster earns more, up to the grip; beyond it the car slides, and every bit
-# of speed costs four times what it would have earned. Nine members of the posterior have nine grips. Rewards
-# are also noisy, the same in every member: noise that no driver can avoid.
+# The grip of a road is unknown. Driving faster earns more, up to the grip. Beyond the grip the car slides, and every
+# bit of speed costs four times what it would have earned. Nine members of the posterior have nine grips. Rewards are
+# also noisy, in the same way in every member: no driver can avoid this noise.
 
 
 class UnknownGrip(WorldModel):
@@ -99,8 +99,8 @@ successors = EnsembleSuccessors(model_env, num_next_states=4)
 # The only line that differs
 # --------------------------
 #
-# Critic, loss and data are the same for all five drivers. The critic learns what each speed may be worth; the driver
-# picks by its utility.
+# Critic, loss and data are the same for all five drivers. The critic learns the possible values of each speed; the
+# driver chooses a speed by its utility.
 
 
 def train(utility, num_updates=250):
@@ -134,8 +134,8 @@ drivers = {name: train(utility) for name, utility in utilities.items()}
 # The chosen speeds
 # -----------------
 #
-# Grey: the nine members' rewards. Blue shade: the quantiles that the critic has learned, which follow the members and
-# not the noise. Lines: the chosen speeds.
+# The grey lines are the rewards of the nine members. The blue area shows the quantiles that the critic has learned,
+# which follow the members and not the noise. The vertical lines are the chosen speeds.
 
 actions = torch.linspace(-1, 1, 101).unsqueeze(-1)
 with torch.no_grad():

@@ -5,7 +5,7 @@ Values that are true in each member
 **What you will learn**
 
 - why pooling all members' targets narrows the posterior over values along a trajectory,
-- how member values keep what each member believes together,
+- how member values keep the predictions of each member together,
 - what a randomised prior adds where there are no data.
 """
 
@@ -14,8 +14,8 @@ Values that are true in each member
 # --------------------------------------
 #
 # A car on a road, position in [-1, 1], moves by a twentieth of its action. All data come from the left half, where
-# every reward is zero. What lies in the right half nobody knows: rewards of about one are plausible. That is what
-# ``reward_prior_scale=1`` states: members agree where there are data, and differ by about one elsewhere.
+# every reward is zero. Nothing is known about the right half, where rewards of about one are plausible.
+# ``reward_prior_scale=1`` states this: members agree where there are data, and differ by about one elsewhere.
 
 import matplotlib.pyplot as plt
 import torch
@@ -60,8 +60,8 @@ axis.set(xlabel="position (data in the grey half)", ylabel="predicted reward")
 # The truth: what the policy is worth in each member
 # --------------------------------------------------
 #
-# The policy hardly moves the car. In each member its value can be found by rolling it out: these values are samples of
-# the posterior over values, and the posterior that a critic states should be as wide.
+# The policy hardly moves the car. In each member, rollouts of the policy give its value. These values are samples of
+# the posterior over values, and the posterior of a critic should be as wide.
 
 actor = toy_actor(1)
 model_env = ModelBasedEnv(world_model, toy_env(1), termination_fn=never_terminates)
@@ -80,8 +80,9 @@ print(f"deviation of the value at position 0.8: {truth[:, 72].std():.1f}")
 # Two critics on the same batches
 # -------------------------------
 #
-# EQR pools the atoms of all members in every target, so each step of a trajectory draws a new member, and beliefs that
-# persist average out like noise. ``MemberwiseSACLoss`` lets output ``m`` bootstrap in member ``m`` alone.
+# EQR pools the atoms of all members in every target, so each step of a trajectory draws a new member, and differences
+# that persist within a member average out like noise. ``MemberwiseSACLoss`` lets output ``m`` bootstrap in member ``m``
+# alone.
 
 
 class Clamped(torch.nn.Module):

@@ -4,16 +4,17 @@ From logs: a corridor with an unexplored side
 
 **What you will learn**
 
-- what a log says about a place that it never visited: nothing, and the members of the posterior differ there,
-- what a neutral, an optimistic and a careful policy make of it, with everything else equal.
+- that a log contains nothing about places that it never visited, and that the members of the posterior differ there,
+- how a neutral, an optimistic and a careful policy behave there, with everything else equal.
 """
 
 # %%
 # The log
 # -------
 #
-# A corridor from -1 to 1; whoever steps out of it has ended. Whoever wrote the log worked around 0.6, where there is a
-# small reward, and turned back at 0. Nobody knows what is on the left: here, nothing.
+# The environment is a corridor from -1 to 1; a step out of it ends the episode. The policy that wrote the log stayed
+# around 0.6, where there is a small reward, and turned back at 0. The log does not show that there is nothing on the
+# left.
 
 import matplotlib.pyplot as plt
 import torch
@@ -86,8 +87,8 @@ print(*check_transitions(log, action_low=-1.0, action_high=1.0), sep="\n")
 # What the members say
 # --------------------
 #
-# Five members with randomised priors: where there are data they agree, on the left each has an opinion of its own.
-# There the disagreement exceeds that on held-out episodes many times.
+# The posterior has five members with randomised priors. They agree where there are data, and differ on the left. There
+# the disagreement is many times as large as on held-out episodes.
 
 env = specs_of(log, action_low=-1.0, action_high=1.0, name="corridor")
 train, held_out = split_episodes(log)
@@ -142,8 +143,8 @@ policies = {name: train_policy(utility) for name, utility in utilities.items()}
 # Where they go
 # -------------
 #
-# Left: the log (ticks), the members' rewards, and the true one (dashed). Right: the policies in the real corridor,
-# from 0.1, near the edge of what the log knows.
+# Left: the log (ticks), the members' rewards, and the true reward (dashed). Right: the policies in the real corridor,
+# from 0.1, near the edge of the logged positions.
 
 
 def walk(actor, num_steps=20):
@@ -177,7 +178,8 @@ figure.legend(loc="outside upper center", ncols=3, fontsize=8)
 # Conclusion
 # ----------
 #
-# The careful policy stays where the log knows what is earned; the optimistic one goes to see what is on the left, which
-# online would be how it learns, and from a log alone is a mistake. The mean does what five members happen to believe.
+# The careful policy stays where the log contains rewards. The optimistic policy goes to the left: online it would learn
+# from this, but with a log alone it is a mistake. The policy of the mean depends on what the five members happen to
+# predict.
 #
 # Further reading: :doc:`/how_to/learn_from_logs`, :doc:`/concepts/pessimism`, :doc:`/how_to/explore_then_be_careful`.
