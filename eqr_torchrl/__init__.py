@@ -1,7 +1,7 @@
 """Composable TorchRL components for epistemic quantile regression: uncertainty about values in continuous control.
 
-All public names of the method, folder by folder. The exact, tabular counterpart is :mod:`eqr_torchrl.tabular`, the
-application around both :mod:`eqr_torchrl.lab`.
+All public names of the method, folder by folder. The exact, tabular counterpart is :mod:`eqr_torchrl.tabular`, and the
+application around both is :mod:`eqr_torchrl.lab`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Utilities: what the policy maximises of the distribution over values.
+"""Utilities: functions of the distribution over values that the policy maximises.
 
 Each maps the quantiles of the posterior over values, shape ``[..., N]``, to the scalar that the actor ascends, shape
 ``[...]``, whatever the order of the quantiles. Any other differentiable module of this form can replace them; one with

@@ -19,8 +19,8 @@ def soft_clamp(value: Tensor, low: float | Tensor, high: float | Tensor) -> Tens
     .. math:: \ell \leftarrow \ell_{max} - \mathrm{softplus}(\ell_{max} - \ell), \quad
               \ell \leftarrow \ell_{min} + \mathrm{softplus}(\ell - \ell_{min})
 
-    Of values ``[...]``, within softplus(low - high) of bounds that broadcast, and almost the identity far from them.
-    Appendix A.1 of `Chua et al. (2018) <https://arxiv.org/abs/1805.12114>`_.
+    Takes values ``[...]`` and bounds that broadcast. Stays within softplus(low - high) of the bounds, and is almost the
+    identity far from them. Appendix A.1 of `Chua et al. (2018) <https://arxiv.org/abs/1805.12114>`_.
 
     Examples:
         >>> soft_clamp(torch.tensor([-1e6, 0.0, 1e6]), -10.0, 0.5)
@@ -50,9 +50,9 @@ def stratified_normal(
 ) -> Tensor:
     r"""Standard normal draws, a Latin hypercube along ``dim``.
 
-    Of the samples along ``dim``, one falls into each of as many equal-probability bins of the normal distribution,
-    uniformly inside its bin, in an independent random order for every other index. Each is exactly standard normal:
-    averages over ``dim`` stay unbiased (`McKay et al. (1979) <https://doi.org/10.2307/1268522>`_).
+    The normal distribution is divided into as many equal-probability bins as there are samples along ``dim``. One
+    sample falls into each bin, uniformly, in an independent random order for every other index. Each sample is exactly
+    standard normal, so averages over ``dim`` stay unbiased (`McKay et al. (1979) <https://doi.org/10.2307/1268522>`_).
 
     Examples:
         >>> noise = stratified_normal((2, 4, 3), dim=1)

@@ -146,8 +146,8 @@ def quantile_huber_loss(quantiles: Tensor, targets: Tensor, levels: Tensor, *, k
 def quantile_projection(samples: Tensor, num_quantiles: int) -> Tensor:
     r"""Quantile projection of an empirical distribution: the order statistics nearest to the midpoint levels.
 
-    Of samples ``[*B, J]`` to increasing quantiles ``[*B, N]``. Sample ``j`` of ``J`` sorted ones has the level
-    ``(2j - 1) / 2J``; each midpoint takes that of the nearest level, the lower one on ties, without interpolation.
+    Maps samples ``[*B, J]`` to increasing quantiles ``[*B, N]``. Sample ``j`` of ``J`` sorted samples has the level
+    ``(2j - 1) / 2J``; each midpoint takes the one of the nearest level, the lower on ties, without interpolation.
 
     Examples:
         >>> quantile_projection(torch.tensor([3.0, 1.0, 2.0, 4.0]), 2)
@@ -165,8 +165,8 @@ def wasserstein_distance(quantiles: Tensor, other: Tensor, *, p: float = 1.0) ->
 
     .. math:: W_p = \Big(\tfrac1N \sum_i |F^{-1}(\hat\tau_i) - G^{-1}(\hat\tau_i)|^p\Big)^{1/p}
 
-    Of atoms ``[*B, N]`` in any order to others, which broadcast: distances ``[*B]`` in their units. The order ``p`` is
-    at least 1; ``float("inf")`` gives the largest gap.
+    Takes two sets of atoms ``[*B, N]``, in any order, that broadcast. Returns distances ``[*B]`` in their units. The
+    order ``p`` is at least 1; ``float("inf")`` gives the largest gap.
 
     Examples:
         >>> wasserstein_distance(torch.tensor([0.0, 1.0]), torch.tensor([3.0, 2.0]))

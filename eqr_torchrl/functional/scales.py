@@ -19,7 +19,7 @@ def reward_unit(rewards: Tensor, bounds: Sequence[float] | None = None) -> float
         bounds: smallest and largest reward of a step, if known.
 
     Returns:
-        In units of the environment; 1 if that is nothing.
+        In units of the environment; 1 if that length is 0.
 
     Examples:
         >>> reward_unit(torch.tensor([-3.0, -1.0])), reward_unit(torch.zeros(2)), reward_unit(torch.zeros(2), (0, 5))
@@ -30,10 +30,10 @@ def reward_unit(rewards: Tensor, bounds: Sequence[float] | None = None) -> float
 
 
 def plausible_reward(rewards: Tensor, bounds: Sequence[float] | None = None, *, share: float = 0.5) -> float:
-    """How far a reward that was never seen may plausibly lie from those that were: the scale of a prior.
+    """How far an unseen reward may plausibly lie from the rewards that were seen: the scale of a prior.
 
-    Where rewards vary, their standard deviation says it. Where fewer than 1 % of them differ from their median by more
-    than 1 % of the :func:`reward_unit`, nothing that is seen says it, and it is a share of that unit.
+    Where rewards vary, it is their standard deviation. Where fewer than 1 % of them differ from their median by more
+    than 1 % of the :func:`reward_unit`, the data do not determine it, and it is a share of that unit.
 
     Args:
         rewards: of the first transitions, in units of the environment, shape ``[n]``.
@@ -59,9 +59,8 @@ def rarity_weights(values: Tensor, threshold: float) -> Tensor:
 
     A value of 1 among zeros, in a share :math:`p` of the transitions, lies :math:`\sqrt{(1 - p) / p}` standard
     deviations from the mean: such transitions are a share near :math:`\sqrt{p} / c` of the samples while they are rare,
-    and are not oversampled once they are common. Entries that never vary are ignored.
-    Of values ``[n, D]``, in any units; the weights are ``[n]``. Beyond ``threshold`` standard deviations, :math:`c`, a
-    transition counts as rare.
+    and are not oversampled once they are common. Entries that never vary are ignored. Takes values ``[n, D]``, in any
+    units, and returns weights ``[n]``. A transition counts as rare beyond ``threshold`` standard deviations, :math:`c`.
 
     Examples:
         >>> rarity_weights(torch.tensor([[0.0]] * 99 + [[1.0]]), 1.0)[-2:]  # sqrt(99)

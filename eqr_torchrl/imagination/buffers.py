@@ -58,7 +58,7 @@ class MemberReplayBuffers:
 
     :func:`branched_rollout` extends it like a model buffer, and it samples the batch of
     :class:`~eqr_torchrl.objectives.MemberwiseSACLoss`. The key ``"member"`` of a transition selects the buffer: ``0``
-    to ``M - 1`` that of the member; of those with ``-1``, of no member, the ``observation`` goes to the states.
+    to ``M - 1`` is the buffer of that member; with ``-1``, no member, the ``observation`` goes to the states.
 
     Args:
         capacity: number of transitions kept in all ``M + 1`` buffers together, which share it evenly.

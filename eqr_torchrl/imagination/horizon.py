@@ -36,13 +36,13 @@ def open_loop_errors(
 
     Every member predicts from every real state with the real actions that followed. An error is the root mean square
     over entries; the median is over starts and members. Shape ``[longest]``; infinite where fewer than ten trajectories
-    are so long.
+    are that long.
 
     Args:
         world_model: members that have not been fitted to ``newest``.
         newest: transitions in their order, batch size ``[n]``, with ``("next", "done")``. Trajectories end where an
             episode does, and where an observation is not the next one of the transition before.
-        longest: most steps.
+        longest: largest number of steps.
         scale: standard deviations of the observations, shape ``[S]``. Defaults to those of ``newest``.
 
     Examples:
@@ -83,7 +83,7 @@ def steps_within(errors: Tensor, threshold: float) -> int:
 def newest_transitions(replay: ReplayBuffer, count: int, *, num_envs: int = 1) -> TensorDictBase:
     """The last ``count`` transitions, or as many as there are, in their order.
 
-    Of ``num_envs`` simulators that were written in turn, those of one follow those of another, and as many of each.
+    If ``num_envs`` simulators were written in turn, it has equally many of each, one simulator after another.
 
     Examples:
         >>> replay = make_replay_buffer(4)

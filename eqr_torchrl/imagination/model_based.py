@@ -25,7 +25,7 @@ class ModelBasedEnv(ModelBasedEnvBase):
 
     Args:
         world_model: posterior over MDPs.
-        env: the real environment; its ``observation`` and ``action`` specs are taken over. It is never stepped.
+        env: the real environment; its ``observation`` and ``action`` specs are used. It is never stepped.
         termination_fn: end of an episode, see :data:`TerminationFn`. ``None`` if, and only if, the world model predicts
             terminations: an end is then drawn with the probability that the member predicts.
         reward_fn: maps observations ``[M, B, K, S]``, actions ``[M, B, K, A]`` and next observations ``[M, B, K, S]``

@@ -194,9 +194,9 @@ class BranchedRollouts:
         self.transition: TensorDictBase = one.set("member", torch.zeros(1, dtype=torch.int64)).select(*self.keys)
 
     def adapt_horizon(self, replay: ReplayBuffer) -> int:
-        """Sets, and returns, the steps of the next rollouts: with a ``horizon_range`` those that models predict well.
+        """Sets and returns the steps of the next rollouts: with a ``horizon_range``, those that models predict well.
 
-        Call it before a fit, with a buffer of which the models have seen all but the last ``steps_per_round``.
+        Call it before a fit. The models must have been fitted to all of ``replay`` but the last ``steps_per_round``.
         """
         if self.horizon_range is not None:
             fewest, most = self.horizon_range

@@ -79,9 +79,9 @@ class EnsembleSuccessors(Transform):
 class RealSuccessors:
     r"""Replaces a share of an imagined batch by real transitions, whose outcome all members share.
 
-    Where the environment was seen, there is nothing for the members to disagree about. A value that only imagined
-    transitions support can rest on an error that all members have in common: a robot that lies on its back, and moves
-    a little further in each imagined step, gets up in the end. Real transitions say that it stays.
+    Members need not disagree about outcomes that were observed. A value that only imagined transitions support can rest
+    on an error that all members share: in imagination, a robot on its back that moves a little further in each step
+    gets up in the end. Real transitions show that it stays on its back.
 
     Args:
         successors: writes ``"next"``, batch size ``[B]`` or ``[B, M, K]``, into a batch of observations and actions,

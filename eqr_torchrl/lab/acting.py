@@ -31,21 +31,21 @@ _TO_CLOSE = 60.0  # seconds, for an environment that has to come to rest
 class ActingProcess:
     """Transitions of an environment that is acted in by another process, while learning goes on in this one.
 
-    The process is TorchRL's ``AsyncCollector`` of whole episodes: while the loop learns from one, the next is acted.
-    The process then waits, before it resets the environment, until the loop asks for the episode that is ready. So the
-    ratio of updates to steps is kept by pauses between episodes, never within one. The weights are sent in the pause:
-    an episode has one policy, which has learned from all episodes but the one before. The loop iterates over single
+    The process is TorchRL's ``AsyncCollector`` of whole episodes: while the loop learns from one, the process acts in
+    the next. The process then waits, before it resets the environment, until the loop asks for the episode that is
+    ready. Pauses between episodes, never within one, keep the ratio of updates to steps. The weights are sent in the
+    pause: an episode has one policy, trained on all episodes except the previous one. The loop iterates over single
     transitions, as over those of a TorchRL ``Collector``.
 
     The environment, its time limit and its guards live in the process, which opens it when the iteration begins and
     closes it when that ends. Warnings appear on the error stream; an error is raised where the loop asks for the next
     transition. If the learner is killed, the process ends the episode at its next step and closes the environment.
-    Ctrl-C and SIGTERM are left to the learner. Garbage is collected between episodes alone, and the process has
-    real-time priority where that is allowed (``CAP_SYS_NICE`` of Linux): it sleeps for most of the time.
+    Ctrl-C and SIGTERM are left to the learner. Garbage is collected only between episodes, and the process has
+    real-time priority where the system allows it (``CAP_SYS_NICE`` of Linux): it sleeps for most of the time.
 
     Args:
-        open_env: opens the environment, one and not a batch, whose episodes end. What opened the same plant before
-            must have closed it.
+        open_env: opens the environment, a single one whose episodes end. Close the same plant first if it is already
+            open.
         policy: the policy that learns, on any device; the process acts with a copy on one thread of the CPU.
         prepare: called with the opened environment, such as :func:`~eqr_torchrl.lab.envs.add_guards`. Defaults to
             ``None``.
@@ -67,11 +67,11 @@ class ActingProcess:
         self._policy, self._seed, self.running = policy, None, False
 
     def set_seed(self, seed: int) -> None:
-        """Seeds environment and actions of the iteration that begins next; one that goes on is not touched."""
+        """Seeds environment and actions of the next iteration; a running iteration does not change."""
         self._seed = seed
 
     def reset(self) -> None:
-        """Nothing: every episode begins with a reset, and none is truncated."""
+        """Does nothing: every episode begins with a reset, and none is truncated."""
 
     def __iter__(self) -> Iterator[TensorDictBase]:
         control, theirs = multiprocessing.Pipe()

@@ -47,7 +47,7 @@ def evaluate(
 
     Args:
         env: one environment, or a batch of them such as a ``SerialEnv`` or ``ParallelEnv``, which runs an episode in
-            each at a time. The one that collects data would lose its episode.
+            each at a time. Do not pass the one that collects data: it would lose its episode.
         policy: reads ``observation``, writes ``action``. Modules are run in eval mode and without gradients.
         num_episodes: episodes to run. If it is no multiple of the batch, the last ones of the batch are left out.
         max_steps: longest episode, in environment steps. Defaults to ``None``: the environment must end each itself.

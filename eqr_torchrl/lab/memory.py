@@ -71,7 +71,7 @@ def buffer_memory(
 
 
 def check_memory(*buffers: BufferMemory) -> None:
-    """Prints how much memory buffers will use, and makes sure that this process may use so much of their devices.
+    """Prints how much memory buffers will use, and checks that this process may use that much on their devices.
 
     Args:
         *buffers: all that will be allocated.
@@ -119,8 +119,8 @@ def memory_limit(device: torch.device | str = "cpu") -> tuple[float, str]:
 def release_memory() -> None:
     """Returns memory that this process has freed to the system, where the C library keeps it (glibc).
 
-    Data grow between two fits and rollouts change their length, so that freed blocks fit no later tensor: without it a
-    run of 25,000 steps was seen to grow from 0.6 to 8 GiB. It takes milliseconds.
+    Data grow between two fits and rollouts change their length, so later tensors do not fit into freed blocks: without
+    this call, a run of 25,000 steps grew from 0.6 to 8 GiB. The call takes milliseconds.
 
     Examples:
         >>> release_memory()

@@ -25,9 +25,9 @@ def fast_inference(network: nn.Module, *, precision: Precision = "auto") -> nn.M
 
     Sequences of linear and row-wise layers (:func:`mlp` makes them) process more than 128 rows in chunks that stay in
     the cache, with matmuls between hidden layers in bfloat16 where ``precision`` says so. The view shares its layers
-    with ``network`` and follows their training. It computes what ``network`` does where that does not apply: with
-    gradients, for few rows, on other devices, in other types than float32, and where a layer has hooks. Make it anew
-    after a change of the structure.
+    with ``network`` and follows their training. In all other cases it calls ``network`` itself: with gradients, for few
+    rows, on other devices, in other types than float32, and where a layer has hooks. After a change of the structure,
+    make a new view.
 
     Args:
         network: a module, or a TensorDict module such as a policy; modules inside it are found.

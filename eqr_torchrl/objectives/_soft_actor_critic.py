@@ -196,9 +196,8 @@ class SoftActorCriticLoss(LossModule):
     def set_scales(self, observation: Tensor, value_unit: float | None = None) -> None:
         """Fits networks of ``make_actor(normalize=True)`` and ``make_critic(normalize=True)`` to scales of the data.
 
-        Normalizers take the statistics of ``observation``. Critics, and the temperature with them, learn in
-        ``value_unit``: values and temperature are multiplied by the first one, and keep what they are at later ones.
-        Other networks stay as they are.
+        Normalizers take the statistics of ``observation``. Critics and temperature learn in ``value_unit``: the first
+        unit multiplies values and temperature; later units leave both as they are. Other networks stay as they are.
 
         Args:
             observation: real states, in units of the environment, shape ``[n, S]``.
@@ -224,7 +223,7 @@ class SoftActorCriticLoss(LossModule):
 
     @property
     def value_unit(self) -> Tensor | float:
-        """Unit in which the critics learn, and of the losses; of critics of another build, 1."""
+        """Unit of the losses, in which the critics learn; 1 for critics of another build."""
         return 1.0 if self._unit_key is None else self.qvalue_network_params[self._unit_key]
 
     @property

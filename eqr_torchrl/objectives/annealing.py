@@ -1,4 +1,4 @@
-"""What falls towards the end of training: step sizes, and the optimism of the policy."""
+"""Step sizes, and the optimism of the policy, that fall towards the end of training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Annealing:
     they were at the end. The ``scale`` of an :class:`~eqr_torchrl.utility.OptimisticUtility` falls linearly to 0 at a
     share ``mean_from``: from there on the policy ascends the mean. Other utilities stay as they are.
 
-    It has no state: what it sets follows from the share alone, and from the step sizes and the scale at its making.
+    It has no state: what it sets follows only from the share, and from the step sizes and the scale at construction.
 
     Args:
         optimizer: its groups' step sizes are set.

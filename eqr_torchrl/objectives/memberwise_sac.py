@@ -44,7 +44,7 @@ class MemberwiseSACLoss(SoftActorCriticLoss):
             writing ``state_action_value``, shape ``[..., M]`` or ``[..., 1]``, in units of return.
         utility: maps ``[..., M]`` to the scalar ``[...]`` that the actor ascends.
         reward_bounds: smallest and largest reward of a step where they are known. Targets are clipped to the values
-            that they allow, of episodes that may end at any time, and the bonus at the target entropy.
+            that these bounds, and the bonus at the target entropy, allow for episodes that may end at any time.
         **options: those of :class:`~eqr_torchrl.objectives.SoftActorCriticLoss`.
 
     Examples:

@@ -16,7 +16,7 @@ def make_optimizer(
 ) -> torch.optim.Adam:
     """Adam over the policy, the critics and the temperature of a soft actor-critic loss.
 
-    The policy's rate is also that of a utility's trainable parameters, and of an encoder that critics share.
+    The policy's rate also applies to trainable parameters of a utility, and to an encoder that critics share.
 
     Examples:
         >>> optimizer = make_optimizer(EpistemicQuantileLoss(toy_actor(), toy_critic()), lr_actor=1e-4)
@@ -61,9 +61,9 @@ def make_update(
             ``None``: the batch is the argument.
         before_step: called between backward and optimiser step, where gradients can be clipped.
         after_step: called at the end, such as the ``step`` of a learning-rate scheduler.
-        cuda_graph: whether the step on a batch is recorded at its fifth call and replayed from then on (CUDA only), but
-            for ``after_step``. Batches must keep their keys and shapes; numbers of Python, such as step sizes that are
-            no tensors, stay what they were.
+        cuda_graph: whether the step on a batch is recorded at its fifth call and replayed from then on (CUDA only),
+            except for ``after_step``. Batches must keep their keys and shapes; Python numbers, such as step sizes that
+            are not tensors, stay as they were recorded.
 
     Examples:
         >>> loss = EpistemicQuantileLoss(toy_actor(), toy_critic())

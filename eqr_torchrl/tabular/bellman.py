@@ -64,9 +64,9 @@ def value_distribution_iteration(
 ) -> Tensor:
     r"""Fixed point of the projected operator :math:`\Pi T^\pi`: the limit of epistemic quantile regression.
 
-    The updates of :func:`epistemic_quantile_regression` vanish on average exactly here: what separates its result from
-    this one is noise, what separates this one from the true posterior of values is bias. More quantiles do not remove
-    the part of the bias that comes from cycles.
+    The updates of :func:`epistemic_quantile_regression` vanish on average exactly here. The difference between its
+    result and this one is noise; the difference between this one and the true posterior of values is bias. More
+    quantiles do not remove the part of the bias that comes from cycles.
 
     Args:
         processes: ``Q`` equally likely reward processes, batch shape ``[Q, *B]``.
@@ -113,9 +113,9 @@ def value_distribution_samples(
     r"""Samples of :math:`(T^\pi)^H \delta_0`: the operator applied ``H`` times, without any projection.
 
     Each sample keeps its process and bootstraps from another sample, drawn again in each iteration: the dynamics and
-    the value of the next state are independent. So they are in the MDP unrolled for ``H`` steps with own dynamics at
-    each step (Appendix A). In an acyclic MDP with independent rows whose states form layers, this is the true
-    posterior of values once ``H`` reaches the number of layers.
+    the value of the next state are independent. This is also true in the MDP unrolled for ``H`` steps with separate
+    dynamics at each step (Appendix A). In an acyclic MDP with independent rows whose states form layers, this is the
+    true posterior of values once ``H`` reaches the number of layers.
 
     Args:
         processes: ``Q`` samples of the posterior, batch shape ``[Q, *B]``.

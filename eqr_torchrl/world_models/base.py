@@ -21,7 +21,7 @@ class WorldModel(nn.Module, ABC):
         num_members: number of members, ``M``.
         predicts_reward: whether the last predicted entry is the reward; if not, the imagined environment needs a
             function for it.
-        predicts_termination: whether there is a :meth:`termination_probability`; if not, likewise.
+        predicts_termination: whether there is a :meth:`termination_probability`; if not, the environment needs a rule.
 
     Attributes:
         terminal_reward: what an end earns beyond the predicted reward, shape ``[]``: it is paid where an end is drawn.

@@ -95,11 +95,11 @@ class WorldModelFit(ABC):
 class FixedStepsFit(WorldModelFit):
     r"""Trains each member for a fixed number of steps on its own bootstrap sample, and oversamples rare targets.
 
-    There is no validation split. The bootstrap sample (bagging; section 4 of `Chua et al. (2018)
-    <https://arxiv.org/abs/1805.12114>`_) is drawn anew in each call, and lets members differ where data are scarce. A
-    transition with a target more than ``rare_threshold`` standard deviations from its mean, such as a first reward
-    among zeros, counts as often as it exceeds the threshold (:func:`~eqr_torchrl.functional.rarity_weights`), in every
-    member. Rare states are not oversampled.
+    There is no validation split. The bootstrap sample (bagging; section 4 of
+    `Chua et al. (2018) <https://arxiv.org/abs/1805.12114>`_) is drawn anew in each call, and lets members differ where
+    data are scarce. A transition with a target more than ``rare_threshold`` standard deviations from its mean, such as
+    a first reward among zeros, has that distance divided by the threshold as sampling weight
+    (:func:`~eqr_torchrl.functional.rarity_weights`), in every member. Rare states are not oversampled.
 
     Args:
         world_model: ensemble to fit.

@@ -32,15 +32,15 @@ class GaussianEnsemble(WorldModel):
     .. math:: (s' - s, r) \sim \mathcal N\big(\bar y + \sigma_y (\mu_m(x) + \tfrac{b}{\sigma_y} p_m(x)),\;
               \sigma_y^2\, \mathrm{diag}\, e^{\ell_m(x)}\big), \quad \sigma_y^2 = \mathrm{std}(y)^2 + b^2
 
-    The probabilistic ensemble of `Chua et al. (2018) <https://arxiv.org/abs/1805.12114>`_ with the sizes of `Luis et
-    al. (2024) <https://arxiv.org/abs/2308.06590>`_. Inputs :math:`x` and targets are standardised, entry by entry. An
-    entry that never changed is predicted as it was, without noise. What an end earns beyond other transitions is
-    learned apart, as ``terminal_reward``: the difference of their means.
+    The probabilistic ensemble of `Chua et al. (2018) <https://arxiv.org/abs/1805.12114>`_ with the sizes of
+    `Luis et al. (2024) <https://arxiv.org/abs/2308.06590>`_. Inputs :math:`x` and targets are standardised, entry by
+    entry. An entry that never changed is predicted as it was, without noise. What an end earns beyond other transitions
+    is learned separately, as ``terminal_reward``: the difference of their means.
 
     With a prior scale :math:`b > 0`, fixed random networks :math:`p_m` (:class:`RandomPrior`) make members disagree by
     about :math:`b` where there are no data. The first fit that sees rewards differ fixes :math:`b` and the
     standardisation of their inputs (without ``learn_reward``, the first fit): from then on a prior is one function, in
-    units of the environment. Before it, both follow the data, as these may say little: a swing-up that hangs still.
+    units of the environment. Before it, both follow the data, which may say little: a pendulum that hangs still.
 
     Args:
         observation_dim: number of entries of an observation, ``S``.
@@ -52,9 +52,10 @@ class GaussianEnsemble(WorldModel):
             noise above :math:`e^{0.25} \approx 1.3`, in units of the environment, and miss rewards far from 1 in size.
         prior_scale: :math:`b` of the change of the observation, in standard deviations of its entries when it is fixed.
         reward_prior_scale: :math:`b` of the reward, in its units: how far unseen rewards may lie from those seen; or a
-            function to it of the rewards ``[n]`` of the first fit, less what an end earns.
+            function that returns it for the rewards ``[n]`` of the first fit, less what an end earns.
         log_var_bounds: soft bounds of the log-variance :math:`\ell`, on the networks' scale.
-        learn_termination: whether a small second network of each member learns when episodes end; if not, likewise.
+        learn_termination: whether a small second network of each member learns when episodes end; if not, a rule is
+            needed.
         precision: of matmuls between hidden layers on a CPU, in :meth:`loss` and without gradient: ``"fp32"``,
             ``"bf16"``, or ``"auto"``, which is bfloat16 where the CPU has instructions for it.
 
@@ -205,7 +206,7 @@ def make_world_model(
         env: environment with a vector ``observation``, shape ``[S]``, and a vector ``action``, shape ``[A]``.
         reward_prior_scale: see :class:`GaussianEnsemble`; ``None`` is the
             :func:`~eqr_torchrl.functional.plausible_reward` of the first data.
-        reward_bounds: smallest and largest reward of a step, if known, for that.
+        reward_bounds: smallest and largest reward of a step, if known, for that scale.
         **kwargs: further arguments of :class:`GaussianEnsemble`.
 
     Examples:

@@ -18,7 +18,7 @@ def prediction_errors(mean: Tensor, scale: Tensor, target: Tensor) -> tuple[Tens
     .. math:: (\mu - y)^2, \quad z^2 = (\mu - y)^2 / \sigma^2, \quad z^2 + 2 \log \sigma
 
     Of means, standard deviations and observed values ``[..., D]``; the loss is in twice nats, without its constant. An
-    entry that never changed in a fit, :math:`\sigma = 0`, counts nothing where it came as predicted, else infinitely.
+    entry that never changed in a fit, :math:`\sigma = 0`, counts as 0 if it was predicted exactly, else as infinity.
     """
     squared, noisy = (mean - target).square(), scale > 0
     certain = torch.where(torch.isclose(mean, target), 0.0, torch.inf)  # rounding is no surprise

@@ -50,8 +50,8 @@ def learning_curves(evaluations: pd.DataFrame, *, smoothing: int = 1) -> pd.Data
 def mean_curves(curves: pd.DataFrame) -> pd.DataFrame:
     """Mean and standard error over seeds of the curves of :func:`learning_curves`.
 
-    A mean begins where the last run begins and ends where the first one ends, so that no step of it is caused by a run
-    that ends. Between two evaluations a run is interpolated linearly.
+    A mean begins where the last run begins and ends where the first run ends, so the end of a run causes no jump in it.
+    Between two evaluations a run is interpolated linearly.
 
     Returns:
         One row per step: ``env``, ``algorithm``, ``utility``, ``env_steps``, ``num_seeds``, ``mean``, ``sem`` (NaN for

@@ -32,8 +32,8 @@ class ConformalInterval(NamedTuple):
 def conformal_interval(values: ArrayLike, returns: ArrayLike, *, probability: float = 0.9) -> ConformalInterval:
     r"""Calibrates a critic's values into intervals that hold the return of a new episode with a given probability.
 
-    Split conformal prediction with the two tails apart, so that a biased critic gets an interval beside its values: for
-    n episodes and a tail of a/2, where a = 1 - ``probability``, the ends are the residuals of rank
+    Split conformal prediction with separate tails, so that a biased critic gets an interval beside its values: for n
+    episodes and a tail of a/2, where a = 1 - ``probability``, the ends are the residuals of rank
 
     .. math:: k = \lceil (n + 1)(1 - a / 2) \rceil
 

@@ -53,8 +53,8 @@ def value_spread(
     r"""Compares the critic's spread with that of Monte-Carlo values in the members of the world model.
 
     The value in member m is the mean of rollouts of ``horizon`` steps, completed by atom m of a ``memberwise`` critic.
-    The atoms of other critics (EQR) belong to no member; their mean completes all rollouts alike, so that the members'
-    spread lacks what comes later and the ratio is an upper bound. The variance of a mean of P rollouts is subtracted,
+    The atoms of other critics (EQR) belong to no member; their mean completes all rollouts. The members' spread then
+    lacks what comes later, and the ratio is an upper bound. The variance of a mean of P rollouts is subtracted,
 
     .. math:: \sigma^2 = \mathrm{Var}_m[\bar G_m] - \tfrac{M - 1}{M P}\, \mathrm{E}_m[\mathrm{Var}[G_m]]
 

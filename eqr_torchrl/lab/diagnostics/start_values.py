@@ -41,7 +41,7 @@ def plot_start_values(
 ) -> str | None:
     """Draws the critic's posterior at a few start states beside the values of the members; the title compares them.
 
-    No real episode is run, so that the title never calls a critic calibrated: ``examples/diagnose.py`` judges that.
+    No real episode is run, so the title never states that a critic is calibrated: ``examples/diagnose.py`` judges that.
     Rollouts end where 1 % of the value is left, or after 1,000 steps.
 
     Args:

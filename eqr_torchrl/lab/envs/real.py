@@ -112,13 +112,13 @@ def make_env(
 
 
 def renew_noise(env: EnvBase, seed: int) -> None:
-    """Gives the simulator of one environment other random numbers without a reset, where it draws any.
+    """Gives the simulator of one environment other random numbers without a reset, if it draws random numbers.
 
-    For episodes that start alike and differ in what happens then. Simulators of Gymnasium and DeepMind Control alone.
+    Use it for episodes that start alike and then differ. It supports only simulators of Gymnasium and DeepMind Control.
 
     Args:
         env: from :func:`make_env`.
-        seed: of the numbers from here on.
+        seed: of the random numbers from here on.
 
     Examples:
         >>> env = make_env("Pendulum-v1", seed=0)

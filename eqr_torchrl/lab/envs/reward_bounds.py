@@ -45,7 +45,7 @@ def reward_bounds(env: EnvBase) -> tuple[float, float] | None:
         env: an environment; it is neither reset nor stepped.
 
     Returns:
-        Lower and upper bound, in units of the rewards that ``env`` returns. ``None`` if they are unknown, also if any
+        Lower and upper bound, in units of the rewards that ``env`` returns. ``None`` if they are unknown, or if any
         other transform writes the reward or does not state what it writes.
 
     Examples:

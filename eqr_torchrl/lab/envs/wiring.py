@@ -21,7 +21,7 @@ def open_envs(build: Callable[..., EnvBase], *, evaluate: bool = True, **changes
     Args:
         build: makes an environment.
         evaluate: whether an environment for evaluations is needed.
-        **changes: arguments of ``build`` for that one, such as ``num_envs=1``.
+        **changes: arguments of ``build`` for the evaluations, such as ``num_envs=1``.
 
     Examples:
         >>> with open_envs(toy_env) as (env, eval_env):
@@ -42,7 +42,7 @@ def rules_for(
     """The functions of :class:`~eqr_torchrl.imagination.ModelBasedEnv` that settings name.
 
     Args:
-        env: an environment or its name, asked for its own rule if none is named, as by :func:`termination_for`.
+        env: an environment or its name, whose own rule is used if none is named, as by :func:`termination_for`.
         termination_fn: a rule, or its name ``"module:function"``.
         reward_fn: a reward function or its name. Defaults to ``None``: the models predict rewards.
         learned: whether the models predict terminations, so that there is no rule.

@@ -32,19 +32,19 @@ class Judgement(NamedTuple):
 class Judge:
     r"""Estimates what a policy returns, from held-out episodes and an ensemble of its own.
 
-    From the first states of the held-out episodes the policy acts in each member for ``horizon`` steps, as many as the
-    members can be trusted; what comes later counts as the logging policy would earn it, a value :math:`V` of state and
+    From the first states of the held-out episodes, the policy acts in each member for ``horizon`` steps, for which the
+    members can be trusted. Later steps count with the return of the logging policy: a value :math:`V` of state and
     remaining steps that is fitted to the training episodes (ridge regression on random features):
 
     .. math:: \hat J = \mathrm{E}_m \mathrm{E}_{s_0} \Big[ \sum_{t<h} r_t + V(s_h, L - h) \Big]
 
     The interval is :math:`\hat J \pm q\,s`. The logged actions of held-out episodes are imagined in the same way, from
     their first states; ``bias`` is the mean error of their returns, and ``unforeseen`` the variance of these errors
-    beyond what members and rollouts tell, such as a rare end that no member foresees. :math:`s^2` is the variance of
-    :math:`\hat J` over members, and ``bias`` squared, and what is left in a mean of ``num_episodes`` of the noise of
-    rollouts and of ``unforeseen``, and of the starts. :math:`q` is conformal (split; `Lei et al. (2018)
-    <https://arxiv.org/abs/1604.04173>`_): a share ``confidence`` of the real returns of single held-out episodes lies
-    within ``q`` standard deviations.
+    beyond that of members and rollouts, such as from a rare end that no member predicts. :math:`s^2` is the sum of the
+    variance of :math:`\hat J` over members, of ``bias`` squared, and of the variances of rollouts, ``unforeseen`` and
+    starts in a mean of ``num_episodes``. :math:`q` is conformal (split;
+    `Lei et al. (2018) <https://arxiv.org/abs/1604.04173>`_): a share ``confidence`` of the real returns of single
+    held-out episodes lies within ``q`` standard deviations.
 
     Judge in members that the policy was not trained in: it has learned to exploit the errors of the others.
 
@@ -52,9 +52,9 @@ class Judge:
         model_env: two or more fitted members as an environment, with the rule of the episodes' end.
         train: transitions of training episodes, from :func:`~eqr_torchrl.lab.logs.split_episodes`.
         held_out: transitions of held-out episodes.
-        confidence: share of real returns that an interval is to hold. From n held-out episodes it is n / (n + 1) at
-            most, which is what the attribute says.
-        num_episodes: over how many episodes the return is averaged that the interval is to hold.
+        confidence: share of real returns that an interval is to hold. With n held-out episodes it is at most ``n / (n +
+            1)``: the attribute has the value in use.
+        num_episodes: number of episodes in the mean return that the interval is to hold.
         seed: of features and rollouts.
 
     Attributes:

@@ -41,9 +41,9 @@ def offline_report(
         judge: what the policy is judged by.
         policy: reads ``observation``, writes ``action``.
         train: transitions of the training episodes, whose ranges the policy may leave.
-        names: of the entries of the observation, where known.
-        called: which policy it is.
-        num_judgements: how many it is the best of.
+        names: names of the entries of the observation, where known.
+        called: what the page calls the policy.
+        num_judgements: number of judgements of which this policy has the best.
     """
     held_out: Any = torch.cat(judge.held_out)  # pyright: ignore[reportArgumentType, reportCallIssue]
     model_env, found = judge.model_env, judge(policy)
@@ -129,7 +129,7 @@ def functions_of(settings: Mapping[str, Any], data: TensorDictBase) -> dict[str,
 def judged_loop(config: Any) -> LoopSettings:
     """The loop's settings of a run that keeps a policy by its judgement; a ``ValueError`` if none is made.
 
-    What its rollouts and models take is checked too, and refused where it would do nothing.
+    Settings of its rollouts and models are checked too, and refused where they would do nothing.
     """
     settings = LoopSettings.of(config)
     if settings.eval_every is None:

@@ -46,7 +46,7 @@ def uncertainty_stop(
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """A rule that ends imagined rollouts where members disagree more than they do on held-out data.
 
-    The transition that it ends with is imagined still: there the members' values part, which a cautious utility shuns.
+    The last transition is still imagined: the members' values differ there, which a cautious utility avoids.
 
     Args:
         world_model: fitted members.
@@ -74,12 +74,12 @@ def uncertainty_stop(
 
 
 class PenalizedModel(WorldModel):
-    r"""A world model whose reward is less where its members disagree: the baseline of penalised rewards.
+    r"""A world model whose reward is lower where its members disagree: the baseline of penalised rewards.
 
     .. math:: \tilde r_m(s, a) = r_m(s, a) - \lambda\, u(s, a)
 
     As MOPO (`Yu et al. (2020) <https://arxiv.org/abs/2005.13239>`_), with the :func:`disagreement` of the members for
-    :math:`u`. Fit the model inside, imagine in this one, without bounds of the reward.
+    :math:`u`. Fit the inner model, and imagine in this one, without bounds of the reward.
 
     Args:
         world_model: predicts rewards.
@@ -118,7 +118,7 @@ class PenalizedModel(WorldModel):
 def clone_behaviour(
     actor: Any, data: TensorDictBase, *, num_steps: int = 1000, lr: float = 1e-3, batch_size: int = 256
 ) -> dict[str, float]:
-    """Fits a policy to the actions of a log by maximum likelihood: a baseline, and a start inside the data.
+    """Fits a policy to the actions of a log by maximum likelihood: a baseline, and a first policy inside the data.
 
     Args:
         actor: policy with ``get_dist``, such as that of :func:`~eqr_torchrl.networks.make_actor`.
@@ -174,7 +174,7 @@ class NearTheLog:
     .. math:: L_\pi + \frac wu\, \mathrm{std}_D\Big[\sum_i \gamma^i r_{t+i}\Big] L_{clone}
 
     As `Fujimoto and Gu (2021) <https://arxiv.org/abs/2106.06860>`_ do, with the standard deviation of the log's returns
-    for the scale of values: no critic that still learns moves it. :math:`u` is the unit of the loss
+    as the scale of values, which does not change while a critic learns. :math:`u` is the unit of the loss
     (:attr:`~eqr_torchrl.objectives.SoftActorCriticLoss.value_unit`), so that the unit of the reward changes nothing.
 
     Args:

@@ -139,7 +139,7 @@ def specs_of(
     action_high: float | Sequence[float] | None = None,
     name: str = "log",
 ) -> SpaceOnly:
-    """What networks, models and rollouts need of an environment, from a log: there is no simulator to ask.
+    """The specs that networks, models and rollouts need of an environment, taken from a log instead of a simulator.
 
     Args:
         data: transitions, batch size ``[n]``.

@@ -33,8 +33,8 @@ _NEEDED = ("observation", "action", "reward")
 def read_transitions(source: str | Path, *, columns: Columns | None = None) -> TensorDict:
     r"""Reads a log into transitions in TorchRL's layout.
 
-    Where a log has no next observation, or one of NaN alone, it is that of the following row, and the last row of an
-    episode, whose next observation nobody wrote down, is left out.
+    Where a log has no next observation, or one of NaN alone, the observation of the following row is used, and the last
+    row of an episode, whose next observation is unknown, is left out.
 
     Args:
         source: a file ``.npz``, ``.hdf5`` or ``.h5`` with the arrays of D4RL (``observations``, ``actions``,

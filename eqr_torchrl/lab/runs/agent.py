@@ -80,9 +80,9 @@ class Agent:
         """Builds the environment the agent was trained in.
 
         Args:
-            **changes: arguments of the environment to set otherwise, such as ``seed`` or ``render_mode``. Refused are
-                sizes and action bounds other than in training, and code that a policy file names for its environment
-                (``name="module:Env"`` allows it).
+            **changes: arguments of the environment that differ from training, such as ``seed`` or ``render_mode``.
+                Other sizes and action bounds than in training are refused, and so is code that a policy file names for
+                its environment (``name="module:Env"`` allows it).
         """
         settings = dict(self.settings.get("env") or {})
         if not settings and "name" not in changes:
@@ -170,8 +170,8 @@ class Agent:
     def export(self, path: str | Path) -> Path:
         """Writes the deterministic policy for programs without this package.
 
-        Inputs are observations ``[B, S]`` as float32, outputs actions ``[B, A]`` in units of the environment. What was
-        written is loaded again, and must act as the agent does on 1,000 observations: a RuntimeError if not.
+        Inputs are observations ``[B, S]`` as float32, outputs actions ``[B, A]`` in units of the environment. The
+        written file is loaded again; a RuntimeError is raised unless it acts as the agent does on 1,000 observations.
 
         Args:
             path: ``policy.onnx`` (needs the extra ``onnx``) or ``policy.pt2`` (for :func:`torch.export.load`).

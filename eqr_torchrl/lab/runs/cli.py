@@ -57,11 +57,11 @@ def run_hydra(
 ) -> Any:
     """Composes the configuration that the command line asks for, checks it, and returns what ``main`` does with it.
 
-    Keys, choices and types are checked first, for a sweep value by value. Without
-    ``--multirun``, ``resume=RUN`` takes the settings of that run, but for those that are typed. Hydra writes no files;
-    sweeps go through its sweeper and launcher (basic, Ray, submitit); only submitit's files are kept, under ``slurm/``.
-    A mistake on the command line ends in one line on stderr and status 2; an error that a user can cause in 1, Ctrl-C
-    in 130. Other errors keep their traceback, and with ``HYDRA_FULL_ERROR=1`` all do.
+    Keys, choices and types are checked first, for a sweep value by value. Without ``--multirun``, ``resume=RUN`` takes
+    the settings of that run, except those that are typed. Hydra writes no files; sweeps go through its sweeper and
+    launcher (basic, Ray, submitit); only submitit's files are kept, under ``slurm/``. A mistake on the command line
+    ends in one line on stderr and status 2; an error that a user can cause in 1, Ctrl-C in 130. Other errors keep their
+    traceback, and with ``HYDRA_FULL_ERROR=1`` all do.
 
     Args:
         main: takes the composed configuration.

@@ -142,9 +142,10 @@ class Run:
     at the last step. After a checkpoint the environment is seeded anew and reset, so that a resumed run continues bit
     for bit with the run that was never stopped (on a CPU, with an environment whose reset forgets what came before).
 
-    Ctrl-C and SIGTERM stop at the next boundary between two steps and save a checkpoint there, which loses the rest of
-    the episode alone; a second one ends at once. A loop that is left early saves a checkpoint too. If a loss is not
-    finite, the run stops at that update: the environment is not stepped and nothing is saved, as after any other error.
+    Ctrl-C and SIGTERM stop at the next boundary between two steps and save a checkpoint there, which loses only the
+    rest of the episode; a second signal ends at once. A loop that is left early saves a checkpoint too. If a loss is
+    not finite, the run stops at that update: the environment is not stepped and nothing is saved, as after any other
+    error.
 
     Args:
         settings: of the loop.
@@ -209,11 +210,11 @@ class Run:
 
     @classmethod
     def of(cls, config: Any) -> Run:
-        """The run of all settings of a script: a mapping that names ``labels`` and ``logger`` too."""
+        """Makes a run from all settings of a script, a mapping that has ``labels`` and ``logger`` too."""
         return cls(LoopSettings.of(config), labels=config["labels"], logger=config["logger"], config=config)
 
     def keep(self, *, env: EnvBase, policy: nn.Module, **parts: Any) -> None:
-        """Names what the run is about, and what its checkpoints hold.
+        """Sets the environment and the policy of the run, and the parts that its checkpoints hold.
 
         Args:
             env: the real environment, which gives the run its name and is reset at checkpoints.
@@ -247,8 +248,8 @@ class Run:
         Args:
             transitions: a TorchRL collector of the environment whose ``frames_per_batch`` is the number of environments
                 that step together: 1, or ``env.batch_size.numel()``. Their transitions are yielded one by one, so that
-                each counts as a step. One of another process, such as
-                :class:`~eqr_torchrl.lab.acting.ActingProcess`, goes on after a checkpoint, without a reset.
+                each counts as a step. A collector of another process, such as
+                :class:`~eqr_torchrl.lab.acting.ActingProcess`, continues after a checkpoint, without a reset.
         """
         collector: Any = transitions
         iterator = self._iterator = iter(transitions)
@@ -280,7 +281,7 @@ class Run:
             yield transition
 
     def steps(self) -> Iterator[int]:
-        """Records between the steps, and yields the number of each that is left, up to ``env_steps``.
+        """Yields the number of each step that is left, up to ``env_steps``, and records between the steps.
 
         The first is ``1 - warmup_steps``, or in a resumed run the one after its checkpoint; a finished run has none.
         """
