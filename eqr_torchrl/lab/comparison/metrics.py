@@ -55,8 +55,7 @@ def mean_score(scores: Scores) -> FloatArray:
 def median_score(scores: Scores) -> FloatArray:
     """Median over *tasks* of the mean over runs; arguments as for :func:`interquartile_mean`.
 
-    The paper's medians are over seeds of the mean over tasks, so they are not comparable (0.65 against 0.75 for
-    EQR-SAC).
+    The paper's medians, over seeds of the mean over tasks, are not comparable (0.65 against 0.75 for EQR-SAC).
 
     Examples:
         >>> float(median_score({"reach": [0.0, 0.5], "run": [0.75], "swim": [0.9]}))

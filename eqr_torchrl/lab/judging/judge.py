@@ -52,8 +52,8 @@ class Judge:
         model_env: two or more fitted members as an environment, with the rule of the episodes' end.
         train: transitions of training episodes, from :func:`~eqr_torchrl.lab.logs.split_episodes`.
         held_out: transitions of held-out episodes.
-        confidence: share of real returns that an interval is to hold. With n held-out episodes it is at most ``n / (n +
-            1)``: the attribute has the value in use.
+        confidence: share of real returns that an interval is to hold. With n held-out episodes it is at most
+            ``n / (n + 1)``: the attribute has the value in use.
         num_episodes: number of episodes in the mean return that the interval is to hold.
         seed: of features and rollouts.
 

@@ -59,9 +59,8 @@ def plan_run(
 
     A new folder's name is ``name``, the time, and eight random characters, so that runs started in the same second, on
     several machines, get a folder each. ``run_dir`` is taken instead; it may exist, but hold no run. ``resume="auto"``
-    completes the run in ``run_dir``: it does nothing if that run has finished, continues from its newest checkpoint if
-    it has one, and starts it otherwise. ``resume=PATH`` (a checkpoint or a run folder) continues there, or in
-    ``run_dir``.
+    completes the run in ``run_dir``: it skips a finished run, continues from the newest checkpoint if there is one, and
+    starts the run otherwise. ``resume=PATH`` (a checkpoint or a run folder) continues there, or in ``run_dir``.
     """
     folder = None if run_dir is None else Path(run_dir).expanduser()
     if resume is None:
