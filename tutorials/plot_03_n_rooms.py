@@ -6,7 +6,7 @@ Exploration in N rooms: PSRL and EQR
 
 - how a posterior over MDPs is updated from episodes of a TorchRL environment,
 - how posterior sampling (PSRL) explores by acting optimally in a sampled MDP,
-- how the posterior of values narrows as data comes in, and how well EQR learns it.
+- how the posterior of values narrows as data are collected, and how well EQR learns it.
 """
 
 # %%

@@ -5,7 +5,7 @@ EQR-SAC from its parts
 **What you will learn**
 
 - every line of Algorithm 2 of the paper, as code that you can change,
-- what the epistemic spread of the critic does while data comes in.
+- how the epistemic spread of the critic changes as data are collected.
 
 ``examples/eqr_sac.py`` is the same loop with logs, checkpoints and evaluation.
 """
