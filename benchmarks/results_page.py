@@ -49,13 +49,13 @@ These are short runs on CPUs: the paper's benchmark of 250,000 steps, 16 tasks a
 - **Tables.** "Last" is the mean of the last five evaluations of a run, "best" the highest such mean. Returns are as the
   environment pays them, `reward_scale` included: `-x0.5` in a name halves all rewards.
 - **Few seeds.** Two or three seeds show that something works, not how often ({doc}`../evaluating`).
-- **Settings.** `quick`, `laptop`, `paper` and experiments are those of the commit of each run, which the appendix
-  names. Rows named `one setting`, and the 1,500-step row of Pendulum-v1, have today's. For the others the defaults
-  have changed since: `quick` imagines 5 steps from 16 states a step (4 from 20 in those runs), one next state of each
-  member (K = 1) comes with `algorithm=member_values` instead of `budget=laptop`, the randomised prior stays as it is
-  once a fit saw rewards differ, and learning no longer depends on the unit of the action (Pendulum's is not 1). `quick` ends at
-  1,500 steps, `laptop` makes one update a step with `tau=0.05` (two with 0.02 in those runs), and `member_values` has
-  other networks, priors and rollouts ({doc}`../concepts/choose_nothing`). Those runs were not repeated.
+- **Settings.** `quick`, `laptop`, `paper` and experiments are the settings at the commit of each run, which the
+  appendix names. Rows named `one setting`, and the 1,500-step row of Pendulum-v1, have today's settings. The other runs
+  are older than these changes, and were not repeated: `quick` ends at 1,500 steps and imagines 5 steps from 16 states a
+  step (before: 4 from 20); `laptop` makes one update a step with `tau=0.05` (before: two with 0.02); K = 1 next state
+  of each member belongs to `algorithm=member_values` (before: to `budget=laptop`); `member_values` has other networks,
+  priors and rollouts ({doc}`../concepts/choose_nothing`); a randomised prior no longer changes once a fit saw rewards
+  that differ; and learning does not depend on the unit of the action (Pendulum's is not 1).
 - **Left out here:** every run with a note (tuning, stopped, comparisons), earlier runs of the same seed, and on tasks
   where the one setting was run every other setting; elsewhere at most three settings are shown.
   {doc}`results_appendix` has all of them, failures included, with commits and commands.
