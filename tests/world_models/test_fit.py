@@ -289,3 +289,17 @@ def test_bad_settings_are_named(kwargs, message):
 def test_only_the_ensemble_is_fitted():
     with pytest.raises(ValueError, match="world_model must be a GaussianEnsemble, got Linear"):
         EarlyStoppingFit(nn.Linear(1, 1))
+
+
+def test_held_out_rows_are_never_trained_on(monkeypatch):
+    fitting, held, drawn, measure = EarlyStoppingFit(make(), max_epochs=2), [], [], fits.mean_errors
+
+    def recorded(model, rows, index, **options):
+        held.append(index)
+        return measure(model, rows, index, **options)
+
+    monkeypatch.setattr(fits, "mean_errors", recorded)
+    monkeypatch.setattr(fitting, "_step", lambda rows, index, *_: drawn.append(index))
+    fitting(linear_system(50))
+    held_out = set(torch.cat(held).tolist())
+    assert len(held_out) == 10 and held_out.isdisjoint(torch.cat(drawn, 1).flatten().tolist())

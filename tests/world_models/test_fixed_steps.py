@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from tensordict import TensorDict
 
-from eqr_torchrl.world_models import FixedStepsFit, GaussianEnsemble
+from eqr_torchrl.world_models import EarlyStoppingFit, FixedStepsFit, GaussianEnsemble
+from eqr_torchrl.world_models.rows import Rows
 
 
 def transitions(rows: int) -> TensorDict:
@@ -107,3 +110,21 @@ def test_two_fits_learn_mean_and_noise_of_data_that_widen():
 def test_bad_settings_are_named(kwargs, message):
     with pytest.raises(ValueError, match=message):
         FixedStepsFit(make(), **kwargs)
+
+
+@pytest.mark.parametrize("fit_class", [FixedStepsFit, EarlyStoppingFit])
+@pytest.mark.parametrize("variance_weight", [0.0, 0.5, 1.0])
+def test_the_loss_that_is_descended_has_the_variance_weight_of_the_fit(fit_class, variance_weight):
+    same = {"observation": torch.full((8, 2), 0.4), "reward": torch.ones(8, 1)}
+    data = TensorDict({"observation": torch.full((8, 2), 0.1), "action": torch.zeros(8, 1), "next": same}, [8])
+    model = GaussianEnsemble(2, 1, num_members=2, num_cells=(8,), normalize_targets=False)
+    start = copy.deepcopy(model)
+    steps = {"num_steps": 1} if fit_class is FixedStepsFit else {"max_epochs": 1}  # equal rows: any batch is the same
+    fit = fit_class(model, variance_weight=variance_weight, weight_decay=0.0, **steps)
+    fit(data)
+    batch = Rows(start, data).take(torch.zeros(2, 8, dtype=torch.long))
+    loss = start.loss(*batch, variance_weight=variance_weight).sum() / 2
+    (gradient,) = torch.autograd.grad(loss, start.layers[-1].bias)
+    assert gradient.abs().min() > 1e-3
+    # Adam's mean of gradients after one step: 1 - 0.9 of the first
+    torch.testing.assert_close(fit.optimizer.state[model.layers[-1].bias]["exp_avg"], 0.1 * gradient)

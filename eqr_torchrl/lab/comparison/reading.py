@@ -102,10 +102,12 @@ def _read_file(file: Path, columns: Mapping[str, str]) -> pd.DataFrame:
     table = pd.DataFrame(rows, columns=header, dtype=object)[present].rename(columns=theirs)
     table = table.reindex(columns=COLUMNS, fill_value="")
     numbers = table[["env_steps", "episode_return"]].apply(pd.to_numeric, errors="coerce").astype(float)
-    bad = ~np.isfinite(numbers).all(axis=1).to_numpy()
+    bad = ~(np.isfinite(numbers).all(axis=1) & (numbers["env_steps"] % 1 == 0)).to_numpy()
     if bad.any():
         at = int(bad.argmax())
         got = " and ".join(repr(cell) for cell in table.loc[at, ["env_steps", "episode_return"]])
-        raise ValueError(f"{file}, row {at + 1}: env_steps and episode_return must be finite numbers, got {got}.")
+        raise ValueError(
+            f"{file}, row {at + 1}: env_steps must be a whole number and episode_return finite, got {got}."
+        )
     table["env_steps"], table["episode_return"] = numbers["env_steps"].astype(int), numbers["episode_return"]
     return table

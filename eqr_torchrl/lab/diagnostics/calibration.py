@@ -80,4 +80,6 @@ def _checked(quantiles: ArrayLike, truth: ArrayLike) -> tuple[FloatArray, FloatA
     q, y = np.asarray(quantiles, np.float64), np.asarray(truth, np.float64)
     if q.ndim == 0 or q.shape[:-1] != y.shape or q.size == 0:
         raise ValueError(f"quantiles must be truth's shape and one more dimension, got {q.shape} for {y.shape}.")
+    if not (np.isfinite(q).all() and np.isfinite(y).all()):
+        raise ValueError("quantiles and truth must be finite, got NaN or infinity.")
     return np.sort(q, axis=-1), y

@@ -47,7 +47,7 @@ def conformal_interval(values: ArrayLike, returns: ArrayLike, *, probability: fl
         probability: share of new episodes to cover, in (0, 1).
 
     Raises:
-        ValueError: if the shapes differ, or n episodes are too few: 19 at least for 0.9.
+        ValueError: if the shapes differ, a number is not finite, or n episodes are too few: 19 at least for 0.9.
 
     Examples:
         >>> interval = conformal_interval([100.0] * 19, range(101, 120))  # k = 19: residuals from 1 to 19
@@ -57,6 +57,8 @@ def conformal_interval(values: ArrayLike, returns: ArrayLike, *, probability: fl
     v, g = np.asarray(values, np.float64), np.asarray(returns, np.float64)
     if v.ndim != 1 or v.shape != g.shape:
         raise ValueError(f"values and returns must have one shape [n], got {v.shape} and {g.shape}.")
+    if not (np.isfinite(v).all() and np.isfinite(g).all()):
+        raise ValueError("values and returns must be finite, got NaN or infinity.")
     if not 0.0 < probability < 1.0:
         raise ValueError(f"probability must lie in (0, 1), got {probability}.")
     tail = (1.0 - probability) / 2.0

@@ -81,7 +81,8 @@ def sample_episodes(
         for _ in range(num_episodes):
             start = env.reset() if reset_fn is None else reset_fn(env)
             episode = env.rollout(max_steps, act, auto_cast_to_device=True, auto_reset=False, tensordict=start)
-            reward = episode["next", "reward"].squeeze(-1).to(torch.float64, copy=True)  # [T]
+            reward = episode["next", "reward"].squeeze(-1).to(torch.float64)  # [T]
+            reward = torch.where(reward.isnan(), 0.0, reward)  # of a step that diverged, as in evaluate
             if alpha:  # the entropy of an action belongs to the state before
                 reward[:-1] -= gamma * alpha * episode[_LOG_PROB][1:].to(reward)
             values = [torch.zeros_like(reward[0])]

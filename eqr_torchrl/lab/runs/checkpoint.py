@@ -329,7 +329,8 @@ def _restore_replay(name: str, buffer: ReplayBuffer, state: Mapping[str, Any]) -
     if num_rows:
         storage: Any = buffer.storage  # typed for single rows by TorchRL
         storage.set(slice(0, num_rows), TensorDict(state["rows"], [num_rows]))
-    buffer.writer.load_state_dict(state["writer"])
+    writer = {key: value % new if key == "_cursor" else value for key, value in state["writer"].items()}
+    buffer.writer.load_state_dict(writer)  # rows that fill the buffer leave its cursor at the first
     buffer.sampler.load_state_dict(state["sampler"])
     buffer.transform.load_state_dict(state["transforms"])
     if state["generator"] is not None:

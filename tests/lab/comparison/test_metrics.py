@@ -143,3 +143,11 @@ def test_tables_hold_each_algorithm_and_each_pair(scores):
 def test_bad_bootstrap_arguments_are_named(kwargs):
     with pytest.raises(ValueError, match=next(iter(kwargs))):
         stratified_bootstrap(mean_score, {"a": [1.0]}, **kwargs)
+
+
+def test_two_algorithms_are_resampled_independently():
+    # of two runs, 0 and 1, a resample holds twice the better one in 1 of 4 cases, and independently of it the baseline
+    # twice the worse one: 1 of 16 is more than the tail of 2.5 %, at both ends
+    runs = {"reach": [0.0, 1.0]}
+    interval = stratified_bootstrap(probability_of_improvement, runs, runs)
+    assert (interval.low, interval.estimate, interval.high) == (0.0, 0.5, 1.0)

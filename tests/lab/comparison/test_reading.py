@@ -69,7 +69,8 @@ def test_run_without_evaluations_yet_is_named(tmp_path):
     [
         ("", "must start with a line of column names: it is empty"),
         ("env,algorithm,seed,env_steps\nreach,sac,0,1\n", "episode_return not found"),
-        (HEADER + "reach,sac,0,1,nan\n", "row 1: .*finite numbers, got '1' and 'nan'"),
+        (HEADER + "reach,sac,0,1,nan\n", "row 1: .*episode_return finite, got '1' and 'nan'"),
+        (HEADER + "reach,sac,0,0.25,2\n", "row 1: env_steps must be a whole number .*, got '0.25' and '2'"),
         (HEADER + "reach,sac,0,1,2\nreach,sac,0,,5\n", "row 2: .*got '' and '5'"),
         (HEADER + "reach,sac,0,1,2\nreach,sac,0,1\n", "row 2: must have 5 cells like the header, got 4"),
         (HEADER + "reach,sac,0,1,5,75\nreach,sac,0,2,6,25\n", "row 1: must have 5 cells like the header, got 6"),

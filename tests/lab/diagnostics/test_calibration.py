@@ -59,3 +59,5 @@ def test_bad_arguments_are_named():
         probability_integral_transform(np.zeros((2, 3)), np.zeros(3))
     with pytest.raises(ValueError, match=r"probabilities must lie in \[0, 1\], got 50.0 to 50.0"):
         central_interval_coverage(np.zeros((2, 3)), np.zeros(2), [50])
+    with pytest.raises(ValueError, match="quantiles and truth must be finite"):
+        calibration_error([[0.0, 1.0]], [float("nan")])

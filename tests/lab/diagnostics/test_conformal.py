@@ -36,6 +36,7 @@ def test_ends_are_residuals_by_hand():
         ({"returns": np.zeros(18)}, "at least 19 episodes for intervals of 0.9, got 18"),
         ({"returns": np.zeros(38), "probability": 0.95}, "at least 39 episodes for intervals of 0.95, got 38"),
         ({"returns": np.zeros(38), "probability": 90}, r"probability must lie in \(0, 1\), got 90"),
+        ({"returns": np.full(40, np.nan)}, "values and returns must be finite"),
         ({"returns": np.zeros(18), "values": np.zeros(17)}, r"one shape \[n\], got \(17,\) and \(18,\)"),
     ],
 )

@@ -133,3 +133,13 @@ def test_one_member_that_is_far_off_ends_the_trust_in_all():
 def test_bad_arguments_are_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_disagreement_is_left_when_particle_noise_is_subtracted():
+    start = torch.ones(4000, 1, 1)
+    outcome = {"observation": 0.8 * start, "done": torch.zeros(4000, 1, 1, dtype=torch.bool)}
+    data = TensorDict({"observation": start, "action": 0 * start, "next": TensorDict(outcome, [4000, 1])}, [4000, 1])
+    drift = rollout_drift(model_env(noise=0.5), data, num_particles=2)
+    # from 1 the members' means are their gains, deviation 0.2055; noise of variance 0.25 / 2 in each mean, of which
+    # 2 / 3 is in the variance over three members: more than that, and little of 0.2055^2 = 0.0422 would be left
+    assert drift.epistemic.item() == pytest.approx(torch.tensor(GAINS).std(correction=0).item(), rel=0.1)

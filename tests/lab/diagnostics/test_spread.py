@@ -179,3 +179,36 @@ def test_verdicts(spread, coverage, expected):
 def test_bad_arguments_are_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_the_entropy_bonus_is_in_the_members_too():
+    # v_m = r_m + gamma (v_m + alpha H) with the entropy H of a standard normal: without it 12.8 less
+    entropy = 0.5 * math.log(2 * math.pi * math.e)
+    soft = (REWARDS + GAMMA * entropy) / (1 - GAMMA)
+    for memberwise in (True, False):
+        assert spread_of(soft, horizon=20, states=10, alpha=1.0, memberwise=memberwise).error < 1.0
+
+
+def test_the_critic_is_averaged_over_the_actions_of_the_policy():
+    # atoms VALUES - 1 + a^2, and a^2 is 1 on average: VALUES; at the deterministic action they are 1 less
+    critic = TensorDictModule(
+        lambda s, a: VALUES - 1 + a.square(), in_keys=["observation", "action"], out_keys=["state_action_value"]
+    )
+    env = ModelBasedEnv(Loops(), WalkEnv(), termination_fn=never)
+    states = torch.zeros(100, 1)
+    spread = value_spread(env, gaussian_policy(), critic, states, horizon=2, gamma=GAMMA, num_rollouts=2)
+    # standard error sqrt(2 / (32 * 100)) = 0.025
+    torch.testing.assert_close(spread.atoms.mean(0), VALUES, atol=0.15, rtol=0)
+
+
+def test_as_much_noise_is_subtracted_as_few_rollouts_leave():
+    options = {"horizon": 20, "states": 4000, "num_rollouts": 2}
+    # a return of 20 steps has variance 4 (1 - gamma^40) / (1 - gamma^2) = 20.7, the mean of two rollouts half of it:
+    # uncorrected, an error of sqrt(10.4) / (1 - gamma^20) = 3.7 for each member
+    assert spread_of(VALUES, model=Loops(noise=2.0), memberwise=True, **options).error < 1.5
+    # of the mean of four members a quarter of it is noise; a shift of 3 is left
+    assert spread_of(VALUES + 3, model=Loops(noise=2.0), **options).error == pytest.approx(3.0, rel=0.1)
+    # members that part by a tenth: deviation 0.1 sqrt(3.5) / (1 - gamma) = 1.87, beside noise of variance 10.4
+    near = 3 + 0.1 * (REWARDS - 3)
+    spread = spread_of(near / (1 - GAMMA), model=Loops(near, noise=2.0), memberwise=True, **options)
+    assert spread.member_std == pytest.approx(0.1 * DEVIATION / (1 - GAMMA), rel=0.12)

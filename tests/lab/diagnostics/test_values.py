@@ -7,11 +7,13 @@ import torch
 from linear_models import GAINS, LinearModel, gaussian_policy, model_env, never
 from tensordict.nn import TensorDictModule
 from torch.distributions import Normal
+from torchrl.data import Bounded, Composite
 from torchrl.modules import ProbabilisticActor, TanhNormal
 from toy_env import WalkEnv
 
 from eqr_torchrl.imagination import ModelBasedEnv
 from eqr_torchrl.lab.diagnostics import member_returns, sample_episodes, value_map, value_quantiles
+from eqr_torchrl.lab.envs import make_env
 
 
 def member_values(*args, **kwargs) -> torch.Tensor:
@@ -221,3 +223,71 @@ def test_the_entropy_of_the_action_after_the_horizon_counts():
 def test_bad_arguments_are_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_the_entropy_bonus_is_that_of_actions_in_the_unit_range():
+    class Still(LinearModel):
+        def forward(self, observation, action):
+            return super().forward(observation, 0 * action)
+
+    def policy(bound):
+        parameters = TensorDictModule(
+            lambda s: (0 * s + 0.3, 0 * s + 0.7), in_keys=["observation"], out_keys=["loc", "scale"]
+        )
+        return ProbabilisticActor(
+            parameters, in_keys=["loc", "scale"], distribution_class=TanhNormal,
+            distribution_kwargs={"low": -bound, "high": bound},
+            spec=Composite(action=Bounded(-bound, bound, (1,))),
+        )  # fmt: skip
+
+    env = ModelBasedEnv(Still((1.0,)), WalkEnv(), termination_fn=never)
+    one, ten = (
+        member_returns(env, policy(bound), torch.zeros(1, 1), horizon=4, gamma=0.5, alpha=1.0).returns
+        for bound in (1.0, 10.0)
+    )
+    torch.testing.assert_close(one, ten, rtol=1e-4, atol=1e-4)  # else 0.875 log 10 = 2 apart
+    one, ten = (
+        sample_episodes(WalkEnv(time_limit=4), policy(b), num_episodes=1, max_steps=4, gamma=0.5, alpha=1.0)
+        for b in (1.0, 10.0)
+    )
+    bonus = [
+        e.returns[0] - torch.stack([(0.5 ** torch.arange(4 - t)) @ r[t:] for t in range(4)])
+        for e in (one, ten)
+        for r in [e.transitions[0]["next", "reward"].flatten()]
+    ]
+    torch.testing.assert_close(*bonus, rtol=1e-4, atol=1e-4)
+
+
+def test_episodes_depend_on_the_seed_in_environments_with_their_own_generator():
+    class Seeded(WalkEnv):
+        """Starts are drawn from its own generator, as those of Gymnasium."""
+
+        def _set_seed(self, seed):
+            self.generator = torch.Generator().manual_seed(seed)
+
+        def _reset(self, tensordict=None, **kwargs):
+            return super()._reset(tensordict).set("observation", torch.rand(1, generator=self.generator))
+
+    env = Seeded()
+    env.set_seed(9)
+    options = {"num_episodes": 1, "max_steps": 1, "gamma": 0.9}
+    first, again, other = (
+        sample_episodes(env, gaussian_policy(), seed=s, **options).transitions[0]["observation"].item()
+        for s in (0, 0, 1)
+    )
+    assert first == again != other
+
+
+def test_the_return_of_an_episode_that_diverged_is_that_up_to_there():
+    class Diverging(WalkEnv):
+        def _step(self, tensordict):
+            out = super()._step(tensordict)
+            nan = out.apply(lambda entry: entry * torch.nan if entry.is_floating_point() else entry)
+            return out if self.steps < 4 else nan
+
+    push = TensorDictModule(lambda s: 0 * s + 0.5, in_keys=["observation"], out_keys=["action"])
+    options = {"num_episodes": 1, "max_steps": 10, "gamma": 0.5, "deterministic": True}
+    with pytest.warns(RuntimeWarning, match="non-finite"):
+        found = sample_episodes(make_env(Diverging()), push, **options)
+    # rewards 0.5, 0.5, 0.5 and none
+    torch.testing.assert_close(found.returns[0], torch.tensor([0.875, 0.75, 0.5, 0.0]))

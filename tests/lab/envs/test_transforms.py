@@ -176,3 +176,9 @@ def test_warning_about_a_sensor_shows_the_line_of_the_user():
     with pytest.warns(RuntimeWarning, match="non-finite") as caught:
         make_env(Diverging).rollout(3)
     assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_a_reward_above_the_bounds_warns_too():
+    env = toy_env().append_transform(RewardGuard((-2000.0, -1000.0), "toy"))  # it pays minus the squared norm
+    with pytest.warns(RuntimeWarning, match=r"toy gave a reward of -\d.*, outside reward_bounds, -2000 to -1000: "):
+        env.rollout(1)

@@ -142,3 +142,21 @@ def test_a_policy_near_the_log_does_not_follow_values_that_no_action_of_the_log_
 def test_a_weight_that_is_none_is_named(weight):
     with pytest.raises(ValueError, match="weight must be a finite number of at least 0, got"):
         NearTheLog(toy_actor(), toy_batch(B=5), weight=weight, gamma=0.9)
+
+
+def test_disagreement_counts_in_deviations_of_the_targets_where_the_model_knows_them():
+    model = Fan()
+    model.target_scale = torch.tensor([2.0, 0.0])  # the reward never changed in the fit, and is no entry
+    torch.testing.assert_close(disagreement(model, *rows(3.0)), torch.tensor([[1.5]]))  # 3 -+ 3: deviation 3, of 2
+
+
+def test_ends_earn_the_same_with_penalised_rewards():
+    model, always = Fan(), lambda observation, action: torch.ones_like(observation, dtype=torch.bool)
+    model.terminal_reward.fill_(7.0)
+    rewards = []
+    for one in (model, PenalizedModel(model, 2.0)):
+        env = ModelBasedEnv(one, toy_env(1), termination_fn=always)
+        zero = torch.zeros(2, 1, 1)
+        rewards.append(env.sample_next(3 + zero, zero, torch.zeros(2, 1, 1, 2))[1].flatten())
+    assert rewards[0].tolist() == [7.0, 7.0]
+    torch.testing.assert_close(rewards[1], torch.full((2,), 7 - 2 * 4.5**0.5))  # disagreement sqrt((9 + 0) / 2)

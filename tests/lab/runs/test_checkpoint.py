@@ -12,6 +12,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+from torchrl.envs import ObservationNorm
 
 from eqr_torchrl.lab.runs import (
     capture_state,
@@ -298,3 +299,28 @@ def test_a_copy_under_another_name_is_no_checkpoint(tmp_path):
     path = save_checkpoint(checkpoint_path(tmp_path, 20), {})
     path.with_stem(f"{path.stem}_good").write_bytes(path.read_bytes())
     assert latest_checkpoint(tmp_path) == path
+
+
+def test_what_was_just_saved_is_never_removed(tmp_path):
+    save_checkpoint(checkpoint_path(tmp_path, 1000), {})
+    path = save_checkpoint(checkpoint_path(tmp_path, 10), {}, keep_last=1)
+    assert path.is_file() and checkpoint_path(tmp_path, 1000).is_file()
+
+
+def test_transforms_of_a_replay_buffer_are_restored():
+    def make_buffer(loc):
+        transform = ObservationNorm(loc=loc, scale=1.0, in_keys=["observation"])
+        return TensorDictReplayBuffer(storage=LazyTensorStorage(5), batch_size=2, transform=transform)
+
+    old, new = make_buffer(3.0), make_buffer(0.0)
+    old.extend(TensorDict({"observation": torch.zeros(4, 1)}, [4]))
+    restore_state(capture_state(replay=old), replay=new)
+    assert new.sample()["observation"].flatten().tolist() == [3.0, 3.0]
+
+
+def test_rows_that_fill_a_smaller_buffer_leave_it_ready_for_the_next():
+    old, new = (TensorDictReplayBuffer(storage=LazyTensorStorage(size), batch_size=2) for size in (10, 5))
+    old.extend(TensorDict({"x": torch.arange(5)}, [5]))
+    restore_state(capture_state(replay=old), replay=new)
+    new.add(TensorDict({"x": torch.tensor(9)}))  # in place of the oldest
+    assert new[:]["x"].tolist() == [9, 1, 2, 3, 4]

@@ -14,6 +14,7 @@ from eqr_torchrl.lab.runs import (
     RunStatus,
     checkpoint_path,
     read_status,
+    rewind,
     save_checkpoint,
     summarise_sweep,
 )
@@ -183,3 +184,22 @@ def test_evaluations_of_somebody_else_are_kept(tmp_path):
     (tmp_path / "evaluations.csv").write_text("mine\n")
     with pytest.raises(ValueError, match="already holds a run"):
         plan_run("runs", "x", run_dir=tmp_path)
+
+
+def test_a_run_that_is_continued_elsewhere_takes_its_tables_and_settings_along(tmp_path):
+    old, new = tmp_path / "old", tmp_path / "new"
+    checkpoint = save_checkpoint(checkpoint_path(old, 10), {})
+    tables = {"metrics.csv": "env_steps\n1\n", "evaluations.csv": "env_steps\n5\n", "config.yaml": "seed: 3\n"}
+    for name, text in tables.items():
+        (old / name).write_text(text)
+    prepare_folder(plan_run(tmp_path, "x", resume=checkpoint, run_dir=new), 10)
+    assert {name: (new / name).read_text() for name in tables} == tables
+    assert {name: (old / name).read_text() for name in tables} == tables
+
+
+def test_policies_of_an_abandoned_branch_are_removed(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    for name in ("policy.pt", "policy_best.pt"):
+        (tmp_path / "checkpoints" / name).touch()
+    rewind(tmp_path, 10)
+    assert not any((tmp_path / "checkpoints").iterdir())

@@ -275,3 +275,12 @@ logger.close()
     content = file.read_bytes()
     assert b"evaluation/episode_return" in content and b"-7.25" in content and b"train/loss" in content
     assert len(read_csv(tmp_path / "metrics.csv")) == len(read_csv(tmp_path / "evaluations.csv")) == 1
+
+
+def test_a_table_is_continued_after_a_line_that_was_cut_off(tmp_path):
+    (tmp_path / "metrics.csv").write_text("env_steps,loss\n1,0.5\n2,0.2")  # killed within 0.25
+    RunLogger(tmp_path).log({"loss": 0.75}, 3)
+    assert [(row["env_steps"], row["loss"]) for row in read_csv(tmp_path / "metrics.csv")] == [
+        ("1", "0.5"),
+        ("3", "0.75"),
+    ]

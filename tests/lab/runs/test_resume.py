@@ -387,3 +387,13 @@ def test_a_folder_is_named_by_algorithm_utility_environment_and_seed(tmp_path):
         run.keep(env=toy_env(), policy=toy_actor())
         names.append(train(run).folder.name)
     assert names[0].startswith("member_values-cvar-toy-seed3-2") and names[1].startswith("member_values-toy-seed3-2")
+
+
+def test_every_choice_of_an_optimiser_is_that_of_the_resumed_run():
+    def adam(**choices):
+        return torch.optim.Adam([torch.nn.Parameter(torch.ones(1))], **choices)
+
+    new = adam(lr=0.1, weight_decay=0.5, betas=(0.5, 0.6), eps=1e-3)
+    restore_state(capture_state(optimizer=adam(lr=1.0)), optimizer=new)
+    (group,) = new.param_groups
+    assert [group[name] for name in ("lr", "weight_decay", "betas", "eps")] == [0.1, 0.5, (0.5, 0.6), 1e-3]
