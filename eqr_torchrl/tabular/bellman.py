@@ -91,7 +91,6 @@ def value_distribution_iteration(
         raise ValueError(f"tolerance must be positive, got {tolerance}.")
     if max_iterations < 1:
         raise ValueError(f"max_iterations must be positive, got {max_iterations}.")
-    _check_batch(processes)
     quantiles = processes.rewards.new_zeros((*processes.batch_shape[1:], processes.num_states, num_quantiles))
     for _ in range(max_iterations):
         updated = quantile_projection(value_distribution_backup(quantiles, processes), num_quantiles)

@@ -105,9 +105,10 @@ class ConjugatePosterior(MDPPosterior):
         self, policy: Tensor, sample_shape: tuple[int, ...] = (), *, generator: torch.Generator | None = None
     ) -> MarkovRewardProcess:
         """Independent MDPs under ``policy``; of a deterministic one, only the rows of its actions are sampled."""
-        _check_policy(policy, self)
+        _check_batch(policy, self)
         if policy.is_floating_point():
             return self.sample(sample_shape, generator=generator).under(policy)
+        validate_policy(policy, self.num_states, self.num_actions)
         transitions, rewards = (
             posterior.sample(sample_shape, policy=policy, generator=generator)
             for posterior in (self.transitions, self.rewards)
@@ -158,18 +159,16 @@ class EmpiricalPosterior(MDPPosterior):
     def sample_process(
         self, policy: Tensor, sample_shape: tuple[int, ...] = (), *, generator: torch.Generator | None = None
     ) -> MarkovRewardProcess:
-        _check_policy(policy, self)
+        _check_batch(policy, self)
         return self.sample(sample_shape, generator=generator).under(policy)
 
 
-def _check_policy(policy: Tensor, posterior: MDPPosterior) -> None:
-    validate_policy(policy, posterior.num_states, posterior.num_actions)
-    batch = policy.shape[: -2 if policy.is_floating_point() else -1]
-    fits = len(batch) <= len(posterior.batch_shape) and all(
-        size in (1, most) for size, most in zip(reversed(batch), reversed(posterior.batch_shape), strict=False)
-    )
-    if not fits:
+def _check_batch(policy: Tensor, posterior: MDPPosterior) -> None:
+    event_dims = 2 if policy.is_floating_point() else 1
+    try:
+        policy.expand(*posterior.batch_shape, *policy.shape[-event_dims:])
+    except RuntimeError as error:
         raise ValueError(
             f"policy must be one, or one for each of a batch {tuple(posterior.batch_shape)} of posteriors: got a batch "
-            f"{tuple(batch)} of policies."
-        )
+            f"{tuple(policy.shape[:-event_dims])} of policies."
+        ) from error

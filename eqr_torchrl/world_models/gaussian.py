@@ -117,15 +117,15 @@ class GaussianEnsemble(WorldModel):
         std = torch.where(std > _SMALLEST_SPREAD * mean.abs(), std, 0.0)  # rounding is no change
         if self.prior_normalizer is not None:
             size = self.prior_scale * std
-            if self.predicts_reward:
-                scale, chosen = self.reward_prior_scale, self.prior_size[-1]
-                size[-1] = chosen if chosen > 0 else scale(targets[:, -1]) if callable(scale) else scale
+            if self.predicts_reward and self.prior_size[-1] == 0:
+                scale = self.reward_prior_scale
+                size[-1] = scale(targets[:, -1]) if callable(scale) else scale
+            chosen = self.prior_size > 0
             if not self.prior_is_fixed:
                 self.prior_normalizer.update(inputs)
                 self.prior_is_fixed.fill_(not self.predicts_reward or bool(std[-1] > 0))
-            else:
-                size = torch.where(self.prior_size > 0, self.prior_size, size)
-            self.prior_size.copy_(size)
+                chosen[: self.observation_dim] = False  # that of the reward alone is chosen for good
+            self.prior_size.copy_(torch.where(chosen, self.prior_size, size))
         if self.normalize_targets:
             self.target_mean.copy_(mean)
             self.target_scale.copy_((std.square() + self.prior_size.double().square()).sqrt())
