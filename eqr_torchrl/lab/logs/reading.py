@@ -53,6 +53,7 @@ def read_transitions(source: str | Path, *, columns: Columns | None = None) -> T
 
     Raises:
         ValueError: if ``source`` is none of these, or an entry is missing or has another length or shape; it is named.
+        FileNotFoundError: if there is no such file.
         ImportError: if the library that reads the format is missing; the message names it.
 
     Examples:
@@ -71,9 +72,11 @@ def read_transitions(source: str | Path, *, columns: Columns | None = None) -> T
     if path.is_dir():
         return _from_run(path)
     reader = _READERS.get(path.suffix.lower())
-    if reader is None or not path.is_file():
+    if reader is None:
         kinds = ", ".join(_READERS)
         raise ValueError(f"source must be a file {kinds}, a run folder, or minari:ID: got {source}.")
+    if not path.is_file():
+        raise FileNotFoundError(f"source must be a file that exists: got {source}.")
     return transitions_from(reader(path, columns or {}))
 
 

@@ -236,8 +236,11 @@ def test_tables_name_the_columns_that_are_missing(tmp_path):
 def test_unknown_sources_are_named(tmp_path):
     with pytest.raises(ValueError, match="a log must hold reward: found observation, action"):
         transitions_from({"observation": np.zeros((2, 1)), "action": np.zeros((2, 1))})
-    with pytest.raises(ValueError, match=r"source must be a file .npz, .*: got .*missing.npz"):
+    with pytest.raises(FileNotFoundError, match="source must be a file that exists: got .*missing.npz"):
         read_transitions(tmp_path / "missing.npz")
+    (tmp_path / "log.mat").touch()
+    with pytest.raises(ValueError, match=r"source must be a file .npz, .*: got .*log.mat"):
+        read_transitions(tmp_path / "log.mat")
     with pytest.raises(ValueError, match="a run folder whose checkpoint holds a replay buffer"):
         read_transitions(tmp_path)
 
