@@ -1,7 +1,8 @@
 """Makes the data sets of benchmarks/offline.py: random, medium and mixed logs of a task, seeded, as .npz.
 
-    python examples/sac.py env=dmc/cheetah-run budget=paper env_steps=100_000 keep_checkpoints=100 run_dir=runs/cheetah
-    python benchmarks/offline_data.py dmc/cheetah-run --run runs/cheetah --steps 50000 --out data
+    python examples/eqr_sac.py algorithm=member_values budget=laptop env=dmc/cheetah-run keep_checkpoints=100 \\
+        checkpoint_every=1000 run_dir=runs/cheetah
+    python benchmarks/offline_data.py dmc/cheetah-run --run runs/cheetah --steps 25000 --out data
     python benchmarks/offline_data.py crane:Crane --policy crane:dithered_pd --steps 5000 --out data
 
 random: random actions. medium: the sampled policy of the checkpoint whose evaluation is nearest the middle between the
@@ -22,7 +23,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from eqr_torchrl.lab.envs import import_by_name, make_env
-from eqr_torchrl.lab.logs import episodes_of, read_transitions, returns_to_go
+from eqr_torchrl.lab.logs import episode_ends, episodes_of, read_transitions, returns_to_go
 from eqr_torchrl.lab.runs import checkpoint_path, load_agent, read_csv
 from eqr_torchrl.lab.runs.checkpoint import checkpoints_in, step_of
 
@@ -65,11 +66,9 @@ def as_policy(function: Callable[[np.ndarray], Any]) -> Policy:
 def save(data: TensorDictBase, path: Path) -> None:
     names = {"observations": "observation", "actions": "action", "rewards": ("next", "reward")}
     names |= {"next_observations": ("next", "observation"), "terminals": ("next", "terminated")}
-    names |= {"timeouts": ("next", "truncated")}
     arrays = {name: data[key].numpy() for name, key in names.items()}
-    arrays = {
-        name: value[:, 0] if name in ("rewards", "terminals", "timeouts") else value for name, value in arrays.items()
-    }
+    arrays |= {name: arrays[name][:, 0] for name in ("rewards", "terminals")}
+    arrays["timeouts"] = episode_ends(data).numpy() & ~arrays["terminals"]  # gaps too, which d3rlpy does not look for
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(path, **arrays)  # pyright: ignore[reportArgumentType]
     first = [float(returns_to_go(episode)[0]) for episode in episodes_of(data)]

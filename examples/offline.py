@@ -29,9 +29,8 @@ def main(cfg: DictConfig) -> float | None:
     seed_everything(cfg.seed)
     data = logs.read_transitions(cfg.data.path, columns=cfg.data.columns)
     print(*logs.check_transitions(data, columns=cfg.data.columns, **cfg.bounds), sep="\n")
-    env = logs.specs_of(data, **cfg.bounds, name=Path(cfg.data.path).stem)
+    env, rules = logs.specs_of(data, **cfg.bounds, name=Path(cfg.data.path).stem), functions_of(cfg, data)
     train, held_out = logs.split_episodes(data, cfg.held_out)
-    rules = functions_of(cfg, data)
     cfg.world_model.learn_termination = rules["termination_fn"] is None
     if cfg.reward_bounds == "auto":
         cfg.reward_bounds = [bound.item() for bound in data["next", "reward"].aminmax()]
@@ -39,7 +38,8 @@ def main(cfg: DictConfig) -> float | None:
     actor, critic = instantiate(cfg.actor, env), instantiate(cfg.critic, env)
     world_model, judges = instantiate(cfg.world_model, env), instantiate(cfg.world_model, env)
     fit, fit_judges = instantiate(cfg.fit, world_model), instantiate(cfg.fit, judges)
-    model = logs.PenalizedModel(world_model, cfg.penalty) if cfg.penalty else world_model
+    penalty = cfg.penalty * train["next", "reward"].std()
+    model = logs.PenalizedModel(world_model, float(penalty)) if penalty else world_model
     imagine = instantiate(cfg.rollout, model, env, **rules)
     model_buffer = instantiate(cfg.model_buffer, imagine.capacity, batch_size=cfg.batch_size)
     successors = instantiate(cfg.successors, imagine.model_env)
@@ -52,8 +52,8 @@ def main(cfg: DictConfig) -> float | None:
     )  # fmt: skip
     simulator = instantiate(cfg.env, seed=cfg.seed) if cfg.env else None
     judge = found = cast(Any, None)  # in models whose errors the policy cannot exploit; the last judgement
-    parts = {"loss": loss, "optimizer": optimizer, "model_buffer": model_buffer}
-    run.keep(env=env, policy=actor, world_model=world_model, judges=judges, **parts)
+    parts = {"loss": loss, "optimizer": optimizer, "model_buffer": model_buffer, "judges": judges}
+    run.keep(env=env, policy=actor, world_model=world_model, **parts)
     run.evaluate_with(lambda num_episodes, seed: [judge.as_row(found)])
     with run:
         for step in run.steps():
@@ -63,7 +63,7 @@ def main(cfg: DictConfig) -> float | None:
                 run.log("clone", logs.clone_behaviour(actor, train, num_steps=cfg.clone_steps))
                 continue
             if judge is None:
-                judge = Judge(ModelBasedEnv(judges, env, **rules), train, held_out)
+                judge = Judge(ModelBasedEnv(judges, env, **rules), train, held_out, limit=cfg.max_episode_steps)
                 if cfg.stop_level:
                     imagine.stop_fn = logs.uncertainty_stop(world_model, held_out, level=cfg.stop_level)
             if (step - 1) % cfg.retrain_every == 0:

@@ -47,12 +47,12 @@ def pages(tmp_path_factory) -> tuple[str, str]:
     (folder / "peers.csv").write_text(
         "\n".join(["env,agent,seed,env_steps,cpu_seconds,episode_return,version", *peers]) + "\n"
     )
-    offline = [f"walk-medium,posterior,{seed},{value},40,{low},50,60,{held}" for seed, value, low, held in
+    offline = [f"walk-medium,posterior,{seed},10,{value},40,{low},50,60,{held}" for seed, value, low, held in
                ((0, 50.0, 45, 1), (1, 44.0, 45, 0))]  # fmt: skip
-    offline += ["walk-medium,none,0,99.0,40,,,,", "walk-medium,none,1,-3.0,40,,,,"]
-    offline += ["walk-random,posterior,0,-1.0,-5,-2,-1,0,1", "walk-random,cql,0,-0.97,-5,,,,"]
+    offline += ["walk-medium,none,0,10,99.0,40,,,,", "walk-medium,none,1,10,-3.0,40,,,,"]
+    offline += ["walk-random,posterior,0,10,-1.0,-5,-2,-1,0,1", "walk-random,cql,0,7000,-0.97,-5,,,,"]
     (folder / "offline.csv").write_text(
-        "\n".join(["data,algorithm,seed,return,logged,low,value,high,held", *offline]) + "\n"
+        "\n".join(["data,algorithm,seed,updates,return,logged,low,value,high,held", *offline]) + "\n"
     )
     for name in ("cheetah_run.csv", "mountain_car.csv"):
         (folder / name).write_text(
@@ -102,9 +102,10 @@ def test_logs_are_compared_with_arithmetic_that_holds_for_negative_returns(pages
     assert "| walk-medium | 40.0 | 50.0, 44.0 | 99.0, -3.0 |  |" in pages[0]
     assert "| walk-random | -5.0 | -1.0 |  | -1.0 |" in pages[0]
     # means: 47 against 48, and 47 >= 48 - 0.05 x 48; -1 against -0.97, and -1 >= -0.97 - 0.0485
+    assert "Updates on the same log: ours 10, mean, no pessimism 10, CQL 7,000. " in pages[0]
     assert "- the best mean return, or within 5 % of it: 2 of 2 logs" in pages[0]
     assert "- medium and mixed logs: a mean return of at least that of the log: 1 of 1 logs" in pages[0]
-    assert "- a worst seed above that of the mean utility: 1 of 1 logs" in pages[0]  # 44 against -3
+    assert "- a worst seed above that of the mean without pessimism: 1 of 1 logs" in pages[0]  # 44 against -3
     assert "- a judged interval that holds the real return: 2 of 3 runs" in pages[0]
 
 

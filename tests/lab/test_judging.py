@@ -178,6 +178,17 @@ def test_few_held_out_episodes_make_an_interval_of_less(num_held_out, share):
     assert f"{share:.0%} interval of the mean" in line
 
 
+def test_a_time_limit_beyond_the_log_counts_the_steps_that_no_logged_episode_has():
+    """Pieces of twelve steps with a reward of 1 each: 24 within 24 steps, of which the last twelve are not imagined."""
+    train, held_out = split_episodes(paid_log(), 0.3, seed=0)
+    env = ModelBasedEnv(Paid(), specs_of(train), termination_fn=never_terminates)
+    judge = Judge(env, train, held_out, limit=2 * LIMIT)
+    assert judge.limit == 2 * LIMIT and judge.horizon == LIMIT
+    assert judge(Constant(0.0)).value == pytest.approx(24.0, abs=0.5)
+    with pytest.raises(ValueError, match="limit must be at least 12, the longest episode in the log, got 11"):
+        Judge(env, train, held_out, limit=LIMIT - 1)
+
+
 def test_one_member_cannot_be_judged_by():
     data = walk_log(4)
     env = ModelBasedEnv(Paid(), specs_of(data), termination_fn=never_terminates)

@@ -55,11 +55,12 @@ class Judge:
         confidence: share of real returns that an interval is to hold. With n held-out episodes it is at most
             ``n / (n + 1)``: the attribute has the value in use.
         num_episodes: number of episodes in the mean return that the interval is to hold.
+        limit: time limit of an episode, in steps, at least the longest one in the log, which is the default.
         seed: of features and rollouts.
 
     Attributes:
         horizon: steps that are imagined.
-        limit: steps of the longest episode, the time limit that is assumed.
+        limit: the time limit, in steps.
         width: :math:`q`, in standard deviations.
         bias: mean of real minus imagined returns of held-out episodes, in units of reward.
         unforeseen: of the return of an episode, in squared units of reward.
@@ -91,6 +92,7 @@ class Judge:
         *,
         confidence: float = 0.9,
         num_episodes: int = 10,
+        limit: int | None = None,
         seed: int = 0,
     ) -> None:
         if not 0 < confidence < 1:
@@ -99,7 +101,10 @@ class Judge:
             raise ValueError("model_env must have at least 2 members, whose differences are judged: got 1.")
         self.model_env, self.seed, self.num_episodes = model_env, seed, num_episodes
         episodes, self.held_out = [*episodes_of(train), *episodes_of(held_out)], episodes_of(held_out)
-        self.limit = max(map(len, episodes))
+        longest = max(map(len, episodes))
+        if limit is not None and limit < longest:
+            raise ValueError(f"limit must be at least {longest}, the longest episode in the log, got {limit}.")
+        self.limit = limit or longest
         first = torch.stack([returns_to_go(episode)[0] for episode in episodes])
         self.scale = float(first.std(correction=0)) or 1.0
         long = [self._is_whole(part) for part in episodes]

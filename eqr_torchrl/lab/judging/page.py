@@ -166,7 +166,8 @@ def diagnose_offline(source: str | Path) -> list[str]:
     judges = instantiate(settings["world_model"], space)
     restore_module("judges", judges, parts["judges"])
     model_env = ModelBasedEnv(judges, space, **functions_of(settings, data))
-    return kept_report(agent.folder, Judge(model_env, train, held_out), agent.actor, train)
+    judge = Judge(model_env, train, held_out, limit=settings.get("max_episode_steps"))
+    return kept_report(agent.folder, judge, agent.actor, train)
 
 
 def advice(judge: Judge, found: Judgement, *, explained: float = 1.0, reward: float = math.nan) -> str:
