@@ -244,6 +244,8 @@ def test_advice_compares_the_interval_with_the_logging_policy(found, begin):
 
     assert advice(Made(), found).startswith(begin)
     assert advice(Made(), found, reward=-0.76).startswith("Do not use it: the models explain -76% of the reward")
+    assert advice(Made(), found, reward=0.49).startswith("Do not use it: the models explain 49% of the reward")
+    assert advice(Made(), found, reward=0.5).startswith(begin)
     Made.trusted = 2
     assert advice(Made(), found).startswith("Do not use it: the models predict 2 steps only")
 

@@ -185,7 +185,7 @@ def advice(judge: Judge, found: Judgement, *, explained: float = 1.0, reward: fl
         >>> advice(judge, Judgement(9.0, 5.0, 13.0))
         'Better than the logging policy even at the lower end, by 4: try it, and watch it closely.'
     """
-    if reward < 0.3:  # imagined returns are then no returns
+    if reward < 0.5:  # imagined returns are then no returns
         return f"Do not use it: the models explain {reward:.0%} of the reward; log more of it, or pass reward_fn."
     if explained < 0.5 or judge.trusted < min(5, judge.limit):
         return (
