@@ -46,7 +46,7 @@ def compared(table: pd.DataFrame) -> list[tuple[str, int, int]]:
 def logs_section(table: pd.DataFrame) -> str:
     """Heading, table of returns seed by seed, and what holds on how many data sets."""
     shown = [name for name in NAMES if (table["algorithm"] == name).any()]
-    updates = table.groupby("algorithm")["updates"].max()
+    updates = table.groupby("algorithm")["updates"].max().to_dict()
     made = ", ".join(f"{NAMES[name]} {updates[name]:,}" for name in shown)
     lines = [
         "\n## Learning from logs\n",

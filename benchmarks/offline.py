@@ -109,7 +109,7 @@ def main() -> None:
             if table.exists() and any([row[column] for column in COLUMNS[:3]] == key for row in read_csv(table)):
                 continue
             torch.manual_seed(seed)
-            updates, judged = options.updates or UPDATES.get(name), {}
+            updates, judged = options.updates or UPDATES.get(name, 0), {}
             if name in OURS:
                 policy, judged = ours(options, name, seed)
                 updates = judged["updates"]
