@@ -32,7 +32,7 @@ from eqr_torchrl.networks import Normalizer, make_actor
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "offline.csv"
 OURS, BASELINES = ("posterior", "penalty", "none"), {"cql": "CQLConfig", "iql": "IQLConfig", "td3bc": "TD3PlusBCConfig"}
-# no less CPU time than ours takes for 10,000: 116, 18 and 14 ms each, one thread of an AMD EPYC beside other runs
+# d3rlpy: no less CPU time than ours takes for 10,000; 116, 18 and 14 ms each, one core beside other runs
 UPDATES = {"cloning": 10_000, "cql": 5_000, "iql": 20_000, "td3bc": 20_000}
 KNOWN = {  # of the tasks that terminate; in a log of Hopper no episode may last as long as its limit
     "Hopper-v5": ("termination_fn=eqr_torchrl.lab.envs.terminations:hopper_terminates", "max_episode_steps=1000"),

@@ -38,7 +38,7 @@ def main(cfg: DictConfig) -> float | None:
     actor, critic = instantiate(cfg.actor, env), instantiate(cfg.critic, env)
     world_model, judges = instantiate(cfg.world_model, env), instantiate(cfg.world_model, env)
     fit, fit_judges = instantiate(cfg.fit, world_model), instantiate(cfg.fit, judges)
-    penalty = cfg.penalty * train["next", "reward"].std()
+    penalty = cfg.penalty * train["next", "reward"].std(correction=0)
     model = logs.PenalizedModel(world_model, float(penalty)) if penalty else world_model
     imagine = instantiate(cfg.rollout, model, env, **rules)
     model_buffer = instantiate(cfg.model_buffer, imagine.capacity, batch_size=cfg.batch_size)

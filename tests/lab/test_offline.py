@@ -108,6 +108,9 @@ def test_a_run_that_would_never_judge_is_refused_before_it_fits():
         judged_loop({"stop_level": 1.5})
     with pytest.raises(ValueError, match=r"penalty must be in \[0, inf\], got -1"):
         judged_loop({"penalty": -1})
+    for limit in ("long", 0, 9.5):
+        with pytest.raises(ValueError, match=f"max_episode_steps must be a positive integer, got '?{limit}"):
+            judged_loop({"max_episode_steps": limit})
     with pytest.raises(ValueError, match=r"rollout.horizon_range must be null, .* got auto"):
         judged_loop({"rollout": {"horizon_range": "auto"}})
     with pytest.raises(ValueError, match=r"world_model.learn_termination must be false, .* got true"):

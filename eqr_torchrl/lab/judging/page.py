@@ -21,6 +21,7 @@ from eqr_torchrl.lab.logs.reading import named_entries
 from eqr_torchrl.lab.runs import LoopSettings, SpaceOnly, latest_checkpoint, load_agent, load_checkpoint, read_csv
 from eqr_torchrl.lab.runs.checkpoint import CHECKPOINT_FOLDER, read_file, restore_module
 from eqr_torchrl.lab.runs.folder import BEST_POLICY_FILE, EVALUATIONS_FILE
+from eqr_torchrl.networks.layers import check_counts
 
 _MARGIN = 0.05  # of the range of an entry in the log, by which predictions may leave it
 
@@ -137,6 +138,8 @@ def judged_loop(config: Any) -> LoopSettings:
     for name, largest in (("stop_level", 1.0), ("penalty", math.inf)):
         if not 0 <= (value := config.get(name, 0.0)) <= largest:
             raise ValueError(f"{name} must be in [0, {largest:g}], got {value}.")
+    if (limit := config.get("max_episode_steps")) is not None:
+        check_counts(max_episode_steps=limit)
     if (horizons := config.get("rollout", {}).get("horizon_range")) is not None:
         raise ValueError(f"rollout.horizon_range must be null, since no transitions come in later: got {horizons}.")
     if config.get("world_model", {}).get("learn_termination"):
