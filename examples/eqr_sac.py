@@ -1,6 +1,6 @@
 """EQR-SAC and its model-based relatives: Algorithm 2 of Luis et al. (2024), https://arxiv.org/abs/2308.06590.
 
-python examples/eqr_sac.py                                          # Pendulum-v1, a few minutes on two cores
+python examples/eqr_sac.py                                          # Pendulum-v1, a few minutes on one core
 python examples/eqr_sac.py env=dmc/cheetah-run budget=paper         # steps and updates of the paper
 python examples/eqr_sac.py utility=optimistic algorithm=qr_mbpo     # another utility, another algorithm
 python examples/eqr_sac.py data=npz data.path=log.npz               # from a log, without random warm-up
