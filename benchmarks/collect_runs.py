@@ -11,13 +11,13 @@ the loop to each evaluation, from the column time/cpu of the run's metrics.csv.
 from __future__ import annotations
 
 import argparse
-import csv
 import re
 from collections import defaultdict
 from pathlib import Path
 from statistics import mean
 
 from eqr_torchrl.lab.runs import read_csv
+from eqr_torchrl.lab.runs.folder import write_csv
 
 RESULTS = Path(__file__).parent / "results"
 RUN: tuple[str, ...] = ("env", "algorithm", "utility", "settings", "seed", "run")
@@ -46,10 +46,7 @@ def update(path: Path, columns: tuple[str, ...], rows: list[dict[str, str]]) -> 
     old: list[dict[str, str]] = []
     if path.exists():
         old = [row for row in read_csv(path) if tuple(row[name] for name in RUN) not in new]
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(old + rows)
+    write_csv(path, columns, old + rows)
 
 
 def main() -> None:

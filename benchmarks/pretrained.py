@@ -12,7 +12,6 @@ replaced by a better one alone. --check evaluates each file once more, and fails
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 from pathlib import Path
 from statistics import mean, stdev
@@ -21,6 +20,7 @@ from typing import Any
 from eqr_torchrl.lab.evaluation import evaluate
 from eqr_torchrl.lab.runs import load_agent, read_csv
 from eqr_torchrl.lab.runs.agent import describe_actor, policy_content, save_policy
+from eqr_torchrl.lab.runs.folder import write_csv
 
 FOLDER = Path(__file__).parents[1] / "eqr_torchrl" / "lab" / "pretrained"
 TABLE = FOLDER / "pretrained.csv"
@@ -79,10 +79,7 @@ def main() -> None:
         parser.error("runs and --commit are needed, or --check.")
     for folder in args.folders:
         keep(folder, args.commit, table)
-        with TABLE.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(table[name] for name in sorted(table))
+        write_csv(TABLE, COLUMNS, [table[name] for name in sorted(table)])
 
 
 if __name__ == "__main__":

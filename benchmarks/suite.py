@@ -147,8 +147,9 @@ def longer_section(curves: pd.DataFrame, others: pd.DataFrame) -> str:
     lines = [
         f"\n## One setting for {step:,} steps\n",
         f"`env_steps={step}` and nothing else: rates and optimism fall later. Returns are means of five evaluations, "
-        "kept is the last of these over the best. One seed of each task: a selection, on which the setting also does well "
-        "after 25,000 steps. Other systems: published means; BRO and EQR-SAC make ten updates a step, SimbaV2 eight.\n",
+        "kept is the last of these over the best. One seed of each task: a selection, on which the setting also does "
+        "well after 25,000 steps. Other systems: published means; BRO and EQR-SAC make ten updates a step, SimbaV2 "
+        "eight.\n",
         f"| task | ours | kept | {' | '.join(theirs)} |",
         "|---" * (3 + len(theirs.columns)) + "|",
     ]

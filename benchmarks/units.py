@@ -10,7 +10,6 @@ of one core a run.
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import subprocess
 import sys
@@ -23,6 +22,7 @@ import gymnasium
 import numpy as np
 
 from eqr_torchrl.lab.runs import read_csv
+from eqr_torchrl.lab.runs.folder import write_csv
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "units.csv"
@@ -87,10 +87,7 @@ def main() -> None:
             new = [{name: str(value) for name, value in row.items()} for row in train(units, seed)]
             print(*key, *(f"{row['env_steps']}: {row['episode_return']}" for row in new), flush=True)
             rows = read_rows() + new  # another process may have written some
-            with RESULTS.open("w", encoding="utf-8", newline="") as file:
-                writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-                writer.writeheader()
-                writer.writerows(rows)
+            write_csv(RESULTS, COLUMNS, rows)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from omegaconf import OmegaConf
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torchrl.envs import EnvBase
+from torchrl.objectives import SACLoss
 
 from eqr_torchrl.lab._command import parser_of, run_command
 from eqr_torchrl.lab.diagnostics import (
@@ -54,6 +55,7 @@ from eqr_torchrl.lab.envs import renew_noise
 from eqr_torchrl.lab.judging import diagnose_offline
 from eqr_torchrl.lab.logs import returns_to_go
 from eqr_torchrl.lab.runs import load_agent
+from eqr_torchrl.objectives import MemberwiseSACLoss
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -88,8 +90,8 @@ def check_arguments(args: argparse.Namespace, size: int) -> None:
             raise ValueError(f"--{name} must be positive, got {value}.")
     if args.calibrate and args.calibrate < 38:
         raise ValueError(f"--calibrate must be 0 or at least 38, got {args.calibrate}.")
-    entries = (args.plane or "0,0").split(",")
-    if len(entries) != 2 or not all(entry.strip().isdecimal() and int(entry) < size for entry in entries):
+    entries = [int(entry) if entry.strip().isdecimal() else size for entry in (args.plane or "").split(",")]
+    if args.plane is not None and (len(set(entries)) != 2 or len(entries) != 2 or max(entries) >= size):
         raise ValueError(f"--plane must be two state entries below {size}, such as 0,1: got {args.plane}.")
 
 
@@ -140,8 +142,8 @@ def main() -> None:
     noise = itertools.count(args.seed + args.states)
     groups = [
         sample_episodes(
-            env, actor, num_episodes=args.episodes, max_steps=steps, gamma=cfg.gamma, alpha=alpha, seed=args.seed,
-            reset_fn=lambda env, state=state: started(env, args.seed + state, next(noise)),
+            env, actor, num_episodes=args.episodes, max_steps=steps, gamma=cfg.gamma, alpha=alpha,
+            seed=args.seed + state, reset_fn=lambda env, state=state: started(env, args.seed + state, next(noise)),
         )
         for state in range(args.states)
     ]  # fmt: skip
@@ -219,13 +221,14 @@ def main() -> None:
         ]
         for label, q, m, r, p in zip(labels, quantiles, imagined, from_start, plain.view_as(from_start), strict=True)
     ]
-    header = ["mean (std)", "posterior", "ensemble members", "real returns, mean ± SEM", "of these, rewards alone"]
-    title = f"Values at start states with the entropy bonus, posterior of {quantiles.shape[-1]} atoms"
-    show(title, header, rows)
+    is_posterior = not isinstance(agent.loss, SACLoss)  # its critics estimate one value each
+    kind = f"posterior of {quantiles.shape[-1]} atoms" if is_posterior else f"{quantiles.shape[-1]} critics"
+    header = ["mean (std)", kind, "ensemble members", "real returns, mean ± SEM", "of these, rewards alone"]
+    show("Values at start states with the entropy bonus", header, rows)
 
     # 3. Calibration on visited state-action pairs whose returns are complete
     covered, complete = math.nan, torch.cat(tails) < TAIL
-    if complete.any():
+    if is_posterior and complete.any():
         truth = torch.cat(returns)[complete]
         with torch.no_grad():
             posterior = critic(cast(TensorDictBase, transitions[complete]))["state_action_value"]
@@ -242,11 +245,12 @@ def main() -> None:
         )
 
     # 4. The critic's spread against that of the members, at visited states
-    if not cfg.loss._target_.endswith(".SACLoss"):  # whose critics are no posterior
+    if is_posterior:
         visited = torch.linspace(0, len(transitions) - 1, min(args.visited, len(transitions))).long()
         spread = value_spread(
             model_env, actor, critic, transitions["observation"][visited], horizon=trusted, gamma=cfg.gamma,
-            alpha=alpha, memberwise="Memberwise" in cfg.loss._target_, num_rollouts=args.rollouts, seed=args.seed,
+            alpha=alpha, memberwise=isinstance(agent.loss, MemberwiseSACLoss), num_rollouts=args.rollouts,
+            seed=args.seed,
         )  # fmt: skip
         verdict = spread_verdict(spread, coverage=None if math.isnan(covered) else covered)
         found = {
@@ -278,15 +282,13 @@ def main() -> None:
         held = interval.coverage(atoms[half:].mean(-1), truth[half:])
         raw = central_interval_coverage(atoms[half:], truth[half:], [0.9])[0]
         width = (atoms[half:].quantile(0.95, dim=-1) - atoms[half:].quantile(0.05, dim=-1)).mean()
-        rows = [
-            ["critic's atoms, 5 % to 95 %", f"{width:.3g}", f"{raw:.0%}"],
-            [f"value {-interval.below:+.3g} to {interval.above:+.3g}", f"{interval.above + interval.below:.3g}",
-             f"{held:.0%}"],
-        ]  # fmt: skip
+        ends, length = f"value {-interval.below:+.3g} to {interval.above:+.3g}", interval.above + interval.below
+        rows = [["critic's atoms, 5 % to 95 %", f"{width:.3g}", f"{raw:.0%}"]] if is_posterior else []
+        rows.append([ends, f"{length:.3g}", f"{held:.0%}"])
         count = len(truth) - half
         show("Return of a new episode, intervals of 90 %", ["interval", "width", f"holds, of {count} others"], rows)
         say(
-            f"The second is calibrated on {half} episodes (split conformal); a right interval holds 90 % of {count} "
+            f"The last is calibrated on {half} episodes (split conformal); a right interval holds 90 % of {count} "
             f"others, give or take {math.sqrt(0.09 / count):.0%}."
         )
 

@@ -68,7 +68,7 @@ def train(cfg: DictConfig, env: Any, eval_env: Any = None) -> float | None:
     replay = make_replay_buffer(cfg.replay_capacity)
     if cfg.data is not None:
         log = read_transitions(cfg.data.path, columns=cfg.data.columns)
-        check_log_fits(log, env, cfg.reward_bounds)
+        check_log_fits(log, env, cfg.reward_bounds, capacity=cfg.replay_capacity)
         replay.extend(log.select(*TRANSITION_KEYS))
     model_buffer = instantiate(cfg.model_buffer, imagine.capacity, batch_size=cfg.batch_size, device=cfg.device)
     successors = instantiate(cfg.successors, imagine.model_env)  # EQR: K next states from each member

@@ -1,7 +1,6 @@
 """A careful policy from a log alone: fit, imagine, learn a value for each member, and judge on held-out episodes.
 
-python examples/offline.py data=npz data.path=log.npz                      # arrays of D4RL, also .hdf5
-python examples/offline.py data=run data.path=runs/MY_RUN env=pendulum     # a run's replay buffer, and a simulator
+python examples/offline.py data=npz data.path=log.npz    # or data=csv, data=run; with a simulator, also env=
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from eqr_torchrl.imagination import ModelBasedEnv
 from eqr_torchrl.lab import logs
 from eqr_torchrl.lab.comparison import plot_learning_curve
 from eqr_torchrl.lab.evaluation import evaluate, seed_everything
-from eqr_torchrl.lab.judging import Judge, functions_of, judged_loop, kept_report
+from eqr_torchrl.lab.judging import Judge, functions_of, judged_loop, kept_report, time_limit
 from eqr_torchrl.lab.runs import Run
 from eqr_torchrl.lab.runs.cli import run_hydra
 from eqr_torchrl.objectives import make_update
@@ -30,7 +29,9 @@ def main(cfg: DictConfig) -> float | None:
     data = logs.read_transitions(cfg.data.path, columns=cfg.data.columns)
     print(*logs.check_transitions(data, columns=cfg.data.columns, **cfg.bounds), sep="\n")
     env, rules = logs.specs_of(data, **cfg.bounds, name=Path(cfg.data.path).stem), functions_of(cfg, data)
-    train, held_out = logs.split_episodes(data, cfg.held_out)
+    (train, held_out), limit = logs.split_episodes(data, cfg.held_out), time_limit(data, cfg.max_episode_steps)
+    simulator = instantiate(cfg.env, seed=cfg.seed) if cfg.env else None
+    logs.check_log_fits(data, simulator or env)
     cfg.world_model.learn_termination = rules["termination_fn"] is None
     if cfg.reward_bounds == "auto":
         cfg.reward_bounds = [bound.item() for bound in data["next", "reward"].aminmax()]
@@ -38,8 +39,8 @@ def main(cfg: DictConfig) -> float | None:
     actor, critic = instantiate(cfg.actor, env), instantiate(cfg.critic, env)
     world_model, judges = instantiate(cfg.world_model, env), instantiate(cfg.world_model, env)
     fit, fit_judges = instantiate(cfg.fit, world_model), instantiate(cfg.fit, judges)
-    penalty = cfg.penalty * train["next", "reward"].std(correction=0)
-    model = logs.PenalizedModel(world_model, float(penalty)) if penalty else world_model
+    unit = train["next", "reward"].std(correction=0).item()
+    model = logs.PenalizedModel(world_model, cfg.penalty * unit) if cfg.penalty else world_model
     imagine = instantiate(cfg.rollout, model, env, **rules)
     model_buffer = instantiate(cfg.model_buffer, imagine.capacity, batch_size=cfg.batch_size)
     successors = instantiate(cfg.successors, imagine.model_env)
@@ -50,8 +51,7 @@ def main(cfg: DictConfig) -> float | None:
         lambda batch: near(loss(successors(batch)), improve=run.step > cfg.values_first, unit=loss.value_unit),
         optimizer, updater, sample=model_buffer.sample,
     )  # fmt: skip
-    simulator = instantiate(cfg.env, seed=cfg.seed) if cfg.env else None
-    judge = found = cast(Any, None)  # in models whose errors the policy cannot exploit; the last judgement
+    judge = found = cast(Any, None)  # made after the fit; the last judgement
     parts = {"loss": loss, "optimizer": optimizer, "model_buffer": model_buffer, "judges": judges}
     run.keep(env=env, policy=actor, world_model=world_model, **parts)
     run.evaluate_with(lambda num_episodes, seed: [judge.as_row(found)])
@@ -63,7 +63,7 @@ def main(cfg: DictConfig) -> float | None:
                 run.log("clone", logs.clone_behaviour(actor, train, num_steps=cfg.clone_steps))
                 continue
             if judge is None:
-                judge = Judge(ModelBasedEnv(judges, env, **rules), train, held_out, limit=cfg.max_episode_steps)
+                judge = Judge(ModelBasedEnv(judges, env, **rules), train, held_out, max_episode_steps=limit)
                 if cfg.stop_level:
                     imagine.stop_fn = logs.uncertainty_stop(world_model, held_out, level=cfg.stop_level)
             if (step - 1) % cfg.retrain_every == 0:
@@ -78,7 +78,7 @@ def main(cfg: DictConfig) -> float | None:
                     run.log("simulator", {"return": sum(row["episode_return"] for row in rows) / len(rows)})
     if judge is not None:
         print(*kept_report(run.folder, judge, actor, train), sep="\n")
-        plot_learning_curve(run.folder)
+        plot_learning_curve(run.folder, ylabel="judged return, lower end")
     return run.last_return
 
 

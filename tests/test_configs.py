@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 
 from eqr_torchrl.imagination import EnsembleSuccessors, never_terminates
 from eqr_torchrl.lab.envs import PAPER_DMC_TASKS, make_env
+from eqr_torchrl.lab.judging import judged_loop
 from eqr_torchrl.lab.runs import LoopSettings
 from eqr_torchrl.lab.runs.cli import run_hydra
 from eqr_torchrl.lab.runs.folder import flat
@@ -53,13 +54,15 @@ def checked(*overrides):
         ("offline", "values_first=soon", "values_first must be an integer, got 'soon'"),
         ("offline", "clone_steps=x", "clone_steps must be an integer, got 'x'"),
         ("offline", "penalty=x", "penalty must be a number, got 'x'"),
+        ("offline", "penalty=null", "penalty must be a number, got None"),
         ("offline", "stop_level=high", "stop_level must be a number, got 'high'"),
     ],
 )
 def test_a_word_for_a_number_is_one_line(capsys, script, word, needed):
     data = ["data.path=log.npz"] if script == "offline" else []
+    schema = judged_loop if script == "offline" else LoopSettings.of  # as the scripts have
     with pytest.raises(SystemExit):
-        run_hydra(lambda cfg: cfg, CONFIGS, script, [word, *data], schema=LoopSettings.of)
+        run_hydra(lambda cfg: cfg, CONFIGS, script, [word, *data], schema=schema)
     error = capsys.readouterr().err
     assert needed in error and error.count("\n") == 1
 

@@ -216,8 +216,8 @@ class EarlyStoppingFit(WorldModelFit):
         validation = order[num_train:]
         bootstrap = order[torch.randint(num_train, (num_members, num_train), device=device)]  # [M, n]
 
-        least = self.min_likelihood_improvement
-        score, least = (0, torch.inf) if least is None else (1, least)
+        score = 0 if self.min_likelihood_improvement is None else 1  # row of the reference
+        least = torch.inf if self.min_likelihood_improvement is None else self.min_likelihood_improvement
         reference = mean_errors(model, rows, validation)  # [2, M]; later of the last fall that counted
         best, active = reference[score], torch.ones(num_members, dtype=torch.bool, device=device)
         since_fall, member_epochs = torch.zeros(2, num_members, dtype=torch.long, device=device)

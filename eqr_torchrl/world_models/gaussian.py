@@ -116,16 +116,15 @@ class GaussianEnsemble(WorldModel):
         std, mean = torch.std_mean(targets.double(), 0, correction=min(1, len(targets) - 1))
         std = torch.where(std > _SMALLEST_SPREAD * mean.abs(), std, 0.0)  # rounding is no change
         if self.prior_normalizer is not None:
-            size = self.prior_scale * std
-            if self.predicts_reward and self.prior_size[-1] == 0:
+            new, keep = self.prior_scale * std, self.prior_size > 0
+            if self.predicts_reward and not keep[-1]:
                 scale = self.reward_prior_scale
-                size[-1] = scale(targets[:, -1]) if callable(scale) else scale
-            chosen = self.prior_size > 0
+                new[-1] = scale(targets[:, -1]) if callable(scale) else scale
             if not self.prior_is_fixed:
                 self.prior_normalizer.update(inputs)
                 self.prior_is_fixed.fill_(not self.predicts_reward or bool(std[-1] > 0))
-                chosen[: self.observation_dim] = False  # that of the reward alone is chosen for good
-            self.prior_size.copy_(torch.where(chosen, self.prior_size, size))
+                keep[: self.observation_dim] = False  # that of the reward alone is chosen for good
+            self.prior_size.copy_(torch.where(keep, self.prior_size, new))
         if self.normalize_targets:
             self.target_mean.copy_(mean)
             self.target_scale.copy_((std.square() + self.prior_size.double().square()).sqrt())

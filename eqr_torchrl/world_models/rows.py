@@ -47,11 +47,11 @@ class Rows:
         ended = _column(data, ("next", "terminated"), 1, reference) if has_ends else None
         if len(observation) < 2:
             raise ValueError(f"data must hold at least two transitions, got {len(observation)}.")
-        if world_model.predicts_reward and ended is not None and 0 < (last := ended > 0).sum() < len(last):
-            reward = targets[-1]  # what an end earns follows the end
-            world_model.terminal_reward.copy_(reward[last].mean() - reward[~last].mean())
-        if world_model.predicts_reward and ended is not None:
-            targets[-1] = targets[-1] - world_model.terminal_reward * ended
+        if world_model.predicts_reward and ended is not None:  # what an end earns follows the end
+            last, reward = ended > 0, targets[-1]
+            if last.any() and not last.all():
+                world_model.terminal_reward.copy_(reward[last].mean() - reward[~last].mean())
+            targets[-1] = reward - world_model.terminal_reward * ended
         raw, self.targets = torch.cat([observation, action], -1), torch.cat(targets, -1)
         world_model.update_statistics(raw, self.targets)
         self.num_rows, self.num_inputs = raw.shape

@@ -182,11 +182,13 @@ def test_a_time_limit_beyond_the_log_counts_the_steps_that_no_logged_episode_has
     """Pieces of twelve steps with a reward of 1 each: 24 within 24 steps, of which the last twelve are not imagined."""
     train, held_out = split_episodes(paid_log(), 0.3, seed=0)
     env = ModelBasedEnv(Paid(), specs_of(train), termination_fn=never_terminates)
-    judge = Judge(env, train, held_out, limit=2 * LIMIT)
+    judge = Judge(env, train, held_out, max_episode_steps=2 * LIMIT)
     assert judge.limit == 2 * LIMIT and judge.horizon == LIMIT
     assert judge(Constant(0.0)).value == pytest.approx(24.0, abs=0.5)
-    with pytest.raises(ValueError, match="limit must be at least 12, the longest episode in the log, got 11"):
-        Judge(env, train, held_out, limit=LIMIT - 1)
+    with pytest.raises(
+        ValueError, match="max_episode_steps must be at least 12, the longest episode in the log: got 11"
+    ):
+        Judge(env, train, held_out, max_episode_steps=LIMIT - 1)
 
 
 def test_one_member_cannot_be_judged_by():

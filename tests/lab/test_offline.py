@@ -6,6 +6,8 @@ import contextlib
 import importlib.util
 import io
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import hydra
@@ -14,6 +16,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from eqr_torchrl.imagination import never_terminates
 from eqr_torchrl.lab.judging import Judge, Judgement, diagnose_offline, judged_loop
 from eqr_torchrl.lab.runs import latest_checkpoint, load_agent, load_checkpoint, read_csv, save_checkpoint
 from eqr_torchrl.testing import toy_env
@@ -90,7 +93,9 @@ def test_a_log_becomes_a_policy_and_a_page_about_it(learned):
     assert [i for i, line in enumerate(lines) if line.endswith("), kept")] == kept
     best = load_agent(folder, which="best")  # the policy of the best lower end, without any simulator
     assert best.evaluation["mean_return"] == pytest.approx(max(lows), rel=1e-5)
-    assert load_agent(folder).world_model.num_members == 5
+    agent = load_agent(folder)
+    assert agent.world_model.num_members == 5
+    assert agent.make_model_env(toy_env()).termination_fn is never_terminates  # nothing in the log terminated
     page = diagnose_offline(folder)  # of the policy that was kept, from the folder alone
     assert len(page) == 6 and printed.splitlines()[-6:] == page  # at the end of the run too
     assert page[4].startswith(f"this policy        (step {best.env_steps}, checkpoints/policy_best.pt) return ")
@@ -117,8 +122,28 @@ def test_a_run_that_would_never_judge_is_refused_before_it_fits():
         judged_loop({"world_model": {"learn_termination": True}})
 
 
+def test_a_run_that_learned_when_episodes_end_is_resumed_by_its_folder_alone(log, tmp_path):
+    with np.load(log) as arrays:
+        terminals = {**arrays, "terminals": arrays["timeouts"], "timeouts": np.zeros_like(arrays["timeouts"])}
+    np.savez(tmp_path / "ends.npz", **terminals)
+    script, folder = [sys.executable, ROOT / "examples" / "offline.py"], tmp_path / "run"
+    first = [*TINY, "env_steps=3", "data=npz", f"data.path={tmp_path / 'ends.npz'}", f"run_dir={folder}"]
+    for words in (first, [f"resume={folder}", "env_steps=4", "progress=false"]):
+        done = subprocess.run([*script, *words], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert load_agent(folder).settings["world_model"]["learn_termination"] and load_agent(folder).env_steps == 4
+
+
+def test_a_mistake_about_the_task_is_named_before_the_fit(start):
+    with pytest.raises(ValueError, match="max_episode_steps must be at least 10, .* got 9"):
+        start("short", "max_episode_steps=9")
+    with pytest.raises(ValueError, match="data must have the sizes of MountainCarContinuous-v0, observation 2: got 3"):
+        start("wrong", "env=mountain_car")
+
+
 def test_a_resumed_run_continues_to_the_letter(start, learned):
     whole = learned[0] / "checkpoints"
+    assert [path.name for path in sorted(whole.glob("step_*"))] == [f"step_{step:09}.pt" for step in (2, 4, 6)]
     again, _ = start("again", f"resume={whole / 'step_000000004.pt'}")
     losses = [load_checkpoint(path / "step_000000006.pt")["parts"]["loss"] for path in (whole, again / "checkpoints")]
     assert all(torch.equal(value, losses[1][name]) for name, value in losses[0].items())

@@ -18,8 +18,12 @@ from eqr_torchrl.lab.comparison.published import find_published
 from eqr_torchrl.lab.comparison.reading import GROUP, read_runs
 from eqr_torchrl.lab.figures import COLOURS, COLUMN_WIDTH, LINES, legend_key, saved_figure, to_array
 
+_LINES = ("-", "-.", ":")  # "--" is a published score
 
-def plot_learning_curve(source: str | Path | pd.DataFrame, path: str | Path | None = None) -> Path:
+
+def plot_learning_curve(
+    source: str | Path | pd.DataFrame, path: str | Path | None = None, *, ylabel: str = "return (undiscounted)"
+) -> Path:
     """Draws the returns of one run, or of a few, against environment steps.
 
     Every evaluation episode is a dot, the mean of each evaluation a line; the rest is as in
@@ -29,6 +33,7 @@ def plot_learning_curve(source: str | Path | pd.DataFrame, path: str | Path | No
         source: a run folder, a CSV file, or the table of :func:`read_runs`.
         path: file to write; its suffix (``.png``, ``.pdf``, ``.svg``) chooses the format. Defaults to
             ``figures/learning_curve.png`` in the run folder.
+        ylabel: name and unit of what an evaluation returned.
 
     Raises:
         ValueError: as :func:`read_runs`.
@@ -44,7 +49,7 @@ def plot_learning_curve(source: str | Path | pd.DataFrame, path: str | Path | No
     if path is None and (isinstance(source, pd.DataFrame) or not Path(source).is_dir()):
         raise ValueError("path must be given unless source is a run folder, got None.")
     path = Path(str(source), "figures", "learning_curve.png") if path is None else path
-    return plot_learning_curves(learning_curves(episodes), path, published=False, episodes=episodes)
+    return plot_learning_curves(learning_curves(episodes), path, published=False, episodes=episodes, ylabel=ylabel)
 
 
 def plot_learning_curves(
@@ -54,6 +59,7 @@ def plot_learning_curves(
     show_seeds: bool = True,
     published: bool = True,
     episodes: pd.DataFrame | None = None,
+    ylabel: str = "return (undiscounted)",
 ) -> Path:
     """Draws one panel for each task: mean over seeds, a band of one standard error, and the seeds themselves.
 
@@ -64,6 +70,7 @@ def plot_learning_curves(
         published: draw the paper's final score of the same task, algorithm and utility, where there is one, as a
             dashed line of the same colour.
         episodes: from :func:`read_runs`; also draw each evaluation episode as a dot.
+        ylabel: as for :func:`plot_learning_curve`.
 
     Examples:
         >>> runs = {"env": "reach", "algorithm": "sac", "utility": "", "seed": ["0", "1"]}
@@ -75,7 +82,7 @@ def plot_learning_curves(
     means = dict(iter(mean_curves(curves).groupby(GROUP)))
     tasks = list(curves["env"].unique())
     labels = dict.fromkeys(map(label, curves["algorithm"], curves["utility"]))
-    colours = dict(zip(labels, itertools.cycle(COLOURS)))
+    styles = dict(zip(labels, itertools.cycle(itertools.product(_LINES, COLOURS)), strict=False))
     columns = min(len(tasks), 4)
     rows = -(-len(tasks) // columns)
     width = COLUMN_WIDTH if columns == 1 else 2 * COLUMN_WIDTH
@@ -91,30 +98,32 @@ def plot_learning_curves(
         for task, panel in zip(tasks, panels, strict=False):
             panel.set_title(task.removeprefix(prefix), fontsize=7 if columns == 4 else 8)
         for (env, algorithm, utility), runs in curves.groupby(GROUP):
-            panel, colour = panels[tasks.index(env)], colours[label(algorithm, utility)]
+            panel, (line, colour) = panels[tasks.index(env)], styles[label(algorithm, utility)]
             if episodes is not None:
                 mine = episodes[(episodes[GROUP] == [env, algorithm, utility]).all(axis=1)]
                 panel.plot(mine["env_steps"] / unit, mine["episode_return"], "o", color=colour,
                            markersize=2.5, alpha=0.4, markeredgewidth=0)  # fmt: skip
             if show_seeds and runs["seed"].nunique() > 1:
                 for _, run in runs.groupby("seed"):
-                    panel.plot(run["env_steps"] / unit, run["episode_return"], color=colour, linewidth=0.4, alpha=0.4)
+                    panel.plot(
+                        run["env_steps"] / unit, run["episode_return"], line, color=colour, linewidth=0.4, alpha=0.4
+                    )
             if (env, algorithm, utility) in means:
                 mean = means[env, algorithm, utility]
                 steps, low, high = mean["env_steps"] / unit, mean["mean"] - mean["sem"], mean["mean"] + mean["sem"]
-                panel.plot(steps, mean["mean"], marker="o" if len(steps) == 1 else "", markersize=3, color=colour)
+                panel.plot(steps, mean["mean"], line, marker="o" if len(steps) == 1 else "", markersize=3, color=colour)
                 panel.fill_between(steps, low, high, color=colour, alpha=0.25, linewidth=0)
             score = find_published(env, algorithm, utility) if published else None
             if score is not None:
                 panel.axhline(score.mean, color=colour, linestyle="--", linewidth=0.8)
                 reference_steps.add(score.env_steps)
-        xlabel, ylabel = "environment steps" + (" (thousands)" if unit == 1000 else ""), "return (undiscounted)"
+        xlabel = "environment steps" + (" (thousands)" if unit == 1000 else "")
         if len(tasks) == 1:
             panels[0].set(xlabel=xlabel, ylabel=ylabel)
         else:
             figure.supxlabel(xlabel, fontsize=8)
             figure.supylabel(ylabel, fontsize=8)
-        handles = [legend_key("-", name, colour) for name, colour in colours.items()]
+        handles = [legend_key(line, name, colour) for name, (line, colour) in styles.items()]
         handles += [legend_key("--", f"published, {n // 1000}K steps", "0.4") for n in sorted(reference_steps)]
         figure.legend(handles=handles, loc="outside upper center", ncols=2 if columns == 1 else 4)
     return Path(path)

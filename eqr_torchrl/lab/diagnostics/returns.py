@@ -12,6 +12,7 @@ from torch import Tensor
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl.modules.distributions.utils import rsample_and_log_prob
+from torchrl.objectives.value.functional import reward2go
 
 from eqr_torchrl.imagination import ModelBasedEnv
 from eqr_torchrl.lab.evaluation import device_of, evaluation_mode, isolated_rng
@@ -85,13 +86,10 @@ def sample_episodes(
             reward = torch.where(reward.isnan(), 0.0, reward)  # of a step that diverged, as in evaluate
             if alpha:  # the entropy of an action belongs to the state before
                 reward[:-1] -= gamma * alpha * episode[_LOG_PROB][1:].to(reward)
-            values = [torch.zeros_like(reward[0])]
-            for r in reward.flip(0):
-                values.append(r + gamma * values[-1])
             steps_left = torch.arange(len(reward), 0, -1).to(reward)
             truncated = ~episode["next", "terminated"][-1]
             transitions.append(episode)
-            returns.append(torch.stack(values[:0:-1]).float())
+            returns.append(reward2go(reward.unsqueeze(-1), (steps_left == 1).unsqueeze(-1), gamma).flatten().float())
             tail_weights.append((truncated * gamma**steps_left).float())
     return Episodes(transitions, returns, tail_weights)
 

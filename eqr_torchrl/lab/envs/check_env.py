@@ -18,6 +18,7 @@ from eqr_torchrl.lab.envs.guards import NOISE
 from eqr_torchrl.lab.envs.real import make_env
 from eqr_torchrl.lab.envs.reward_bounds import reward_bounds
 from eqr_torchrl.lab.envs.terminations import termination_for
+from eqr_torchrl.lab.evaluation import isolated_rng
 
 if TYPE_CHECKING:
     import gymnasium
@@ -96,7 +97,7 @@ def check_env(
         raise ValueError(f"num_steps must be at least 1: got {num_steps}.")
     real = None
     kwargs |= {"num_envs": 1} if "num_envs" in kwargs else {}  # episodes follow one another
-    with torch.random.fork_rng(devices=[]):
+    with isolated_rng():
         try:
             real = make_env(env, **kwargs)
             with warnings.catch_warnings(record=True) as caught:

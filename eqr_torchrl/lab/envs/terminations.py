@@ -42,8 +42,9 @@ def hopper_terminates(
     *,
     z_range: _Range = (0.7, _INF),
     angle_range: _Range = (-0.2, 0.2),
+    state_range: _Range = (-100.0, 100.0),
 ) -> Tensor:
-    """Hopper-v4 and -v5: the torso is too low or tilted, or a state entry but the height not within 100.
+    """Hopper-v4 and -v5: the torso is too low or tilted, or another state entry is out of range.
 
     Reads height, torso angle, then the other joints and velocities, shape ``[*B, 11]``. All ranges are exclusive.
 
@@ -51,7 +52,7 @@ def hopper_terminates(
         >>> hopper_terminates(torch.tensor([[1.25, 0.1, 50.0], [1.25, 0.3, 50.0]])).squeeze(-1).tolist()
         [False, True]
     """
-    in_range = _inside(next_observation[..., 1:], (-100.0, 100.0)).all(-1, keepdim=True)
+    in_range = _inside(next_observation[..., 1:], state_range).all(-1, keepdim=True)
     return walker2d_terminates(next_observation, z_range=z_range, angle_range=angle_range) | ~in_range
 
 

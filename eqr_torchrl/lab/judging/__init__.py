@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eqr_torchrl.lab.judging.judge import Judge, Judgement
+from eqr_torchrl.lab.judging.judge import Judge, Judgement, time_limit
 from eqr_torchrl.lab.judging.page import (
     advice,
     diagnose_offline,
@@ -21,4 +21,5 @@ __all__ = [
     "judged_loop",
     "kept_report",
     "offline_report",
+    "time_limit",
 ]

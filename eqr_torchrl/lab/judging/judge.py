@@ -29,6 +29,22 @@ class Judgement(NamedTuple):
         return f"{self.value:.4g} ({self.low:.4g} to {self.high:.4g})"
 
 
+def time_limit(data: TensorDictBase, max_episode_steps: int | None = None) -> int:
+    """The time limit of an episode: the number of steps that is stated, else that of the longest one in the log.
+
+    Raises:
+        ValueError: if an episode is longer than what is stated.
+
+    Examples:
+        >>> time_limit(toy_env(max_steps=10).rollout(25, break_when_any_done=False))
+        10
+    """
+    longest, stated = max(map(len, episodes_of(data))), max_episode_steps
+    if stated is not None and stated < longest:
+        raise ValueError(f"max_episode_steps must be at least {longest}, the longest episode in the log: got {stated}.")
+    return stated or longest
+
+
 class Judge:
     r"""Estimates what a policy returns, from held-out episodes and an ensemble of its own.
 
@@ -55,7 +71,7 @@ class Judge:
         confidence: share of real returns that an interval is to hold. With n held-out episodes it is at most
             ``n / (n + 1)``: the attribute has the value in use.
         num_episodes: number of episodes in the mean return that the interval is to hold.
-        limit: time limit of an episode, in steps, at least the longest one in the log, which is the default.
+        max_episode_steps: time limit of an episode, at least the longest one in the log, which is the default.
         seed: of features and rollouts.
 
     Attributes:
@@ -92,7 +108,7 @@ class Judge:
         *,
         confidence: float = 0.9,
         num_episodes: int = 10,
-        limit: int | None = None,
+        max_episode_steps: int | None = None,
         seed: int = 0,
     ) -> None:
         if not 0 < confidence < 1:
@@ -101,20 +117,18 @@ class Judge:
             raise ValueError("model_env must have at least 2 members, whose differences are judged: got 1.")
         self.model_env, self.seed, self.num_episodes = model_env, seed, num_episodes
         episodes, self.held_out = [*episodes_of(train), *episodes_of(held_out)], episodes_of(held_out)
-        longest = max(map(len, episodes))
-        if limit is not None and limit < longest:
-            raise ValueError(f"limit must be at least {longest}, the longest episode in the log, got {limit}.")
-        self.limit = limit or longest
-        first = torch.stack([returns_to_go(episode)[0] for episode in episodes])
-        self.scale = float(first.std(correction=0)) or 1.0
-        long = [self._is_whole(part) for part in episodes]
-        self.whole = sum(long) if sum(long) > 2 else 0
-        self._judged = [part for part in self.held_out if self.whole and self._is_whole(part)] or self.held_out
-        first = first[torch.tensor(long)] if self.whole else first
-        self.best = float(first.max())
-        error = 1.645 * float(first.std(correction=1)) / math.sqrt(len(first)) if len(first) > 1 else math.inf
-        self.logged = Judgement(float(first.mean()), float(first.mean()) - error, float(first.mean()) + error)
-        self.compared = sorted(map(len, self.held_out))[-5:][0]  # the largest that five episodes have
+        self.limit = max(time_limit(part, max_episode_steps) for part in (train, held_out))
+        returns = torch.stack([returns_to_go(episode)[0] for episode in episodes])
+        self.scale = float(returns.std(correction=0)) or 1.0
+        is_whole = [self._is_whole(episode) for episode in episodes]
+        self.whole = sum(is_whole) if sum(is_whole) > 2 else 0
+        self._judged = [episode for episode in self.held_out if self.whole and self._is_whole(episode)] or self.held_out
+        returns = returns[torch.tensor(is_whole)] if self.whole else returns
+        mean, self.best = float(returns.mean()), float(returns.max())
+        error = 1.645 * float(returns.std(correction=1)) / math.sqrt(len(returns)) if len(returns) > 1 else math.inf
+        self.logged = Judgement(mean, mean - error, mean + error)
+        lengths = sorted(map(len, self.held_out), reverse=True)
+        self.compared = lengths[min(4, len(lengths) - 1)]  # the largest that five episodes have
         self.trusted = self._trusted()
         self.horizon = max(min(self.trusted, self.limit), 1)
         self._fit_value(train)

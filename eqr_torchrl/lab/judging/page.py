@@ -20,7 +20,7 @@ from eqr_torchrl.lab.logs import disagreement, episodes_of, read_transitions, sp
 from eqr_torchrl.lab.logs.reading import named_entries
 from eqr_torchrl.lab.runs import LoopSettings, SpaceOnly, latest_checkpoint, load_agent, load_checkpoint, read_csv
 from eqr_torchrl.lab.runs.checkpoint import CHECKPOINT_FOLDER, read_file, restore_module
-from eqr_torchrl.lab.runs.folder import BEST_POLICY_FILE, EVALUATIONS_FILE
+from eqr_torchrl.lab.runs.folder import BEST_POLICY_FILE, EVALUATIONS_FILE, check_types
 from eqr_torchrl.networks.layers import check_counts
 
 _MARGIN = 0.05  # of the range of an entry in the log, by which predictions may leave it
@@ -133,6 +133,7 @@ def judged_loop(config: Any) -> LoopSettings:
     Settings of its rollouts and models are checked too, and refused where they would do nothing.
     """
     settings = LoopSettings.of(config)
+    check_types({"stop_level": "float", "penalty": "float"}, config)
     if settings.eval_every is None:
         raise ValueError("eval_every must be at least 1, since a policy is kept by its judgement: got null.")
     for name, largest in (("stop_level", 1.0), ("penalty", math.inf)):
@@ -142,7 +143,7 @@ def judged_loop(config: Any) -> LoopSettings:
         check_counts(max_episode_steps=limit)
     if (horizons := config.get("rollout", {}).get("horizon_range")) is not None:
         raise ValueError(f"rollout.horizon_range must be null, since no transitions come in later: got {horizons}.")
-    if config.get("world_model", {}).get("learn_termination"):
+    if config.get("resume") is None and config.get("world_model", {}).get("learn_termination"):
         raise ValueError("world_model.learn_termination must be false, since it follows from termination_fn: got true.")
     return settings
 
@@ -169,7 +170,7 @@ def diagnose_offline(source: str | Path) -> list[str]:
     judges = instantiate(settings["world_model"], space)
     restore_module("judges", judges, parts["judges"])
     model_env = ModelBasedEnv(judges, space, **functions_of(settings, data))
-    judge = Judge(model_env, train, held_out, limit=settings.get("max_episode_steps"))
+    judge = Judge(model_env, train, held_out, max_episode_steps=settings.get("max_episode_steps"))
     return kept_report(agent.folder, judge, agent.actor, train)
 
 

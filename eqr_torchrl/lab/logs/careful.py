@@ -97,7 +97,7 @@ class PenalizedModel(WorldModel):
         if not world_model.predicts_reward:
             raise ValueError("world_model must predict rewards, which are penalised: set learn_reward=true.")
         super().__init__(world_model.observation_dim, num_members=world_model.num_members)
-        self.predicts_termination = getattr(world_model, "predicts_termination", False)
+        self.predicts_termination = world_model.predicts_termination
         self.world_model, self.penalty = world_model, penalty
         self.terminal_reward = world_model.terminal_reward
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -106,19 +107,24 @@ def action_bounds(action: Tensor, action_low: Any, action_high: Any) -> tuple[Te
     return bounds[0], bounds[1]
 
 
-def check_log_fits(data: TensorDictBase, env: EnvBase, reward_bounds: Sequence[float] | None = None) -> None:
-    """Raises a ValueError for a log of other sizes than an environment, or with rewards outside its bounds.
+def check_log_fits(
+    data: TensorDictBase, env: EnvBase, reward_bounds: Sequence[float] | None = None, *, capacity: float = math.inf
+) -> None:
+    """Raises a ValueError for a log of other sizes than an environment, with rewards outside its bounds, or too long.
 
     Args:
         data: transitions, batch size ``[n]``.
         env: what the log is of.
         reward_bounds: smallest and largest reward of the environment, where known.
+        capacity: rows of the replay buffer that is to hold the log.
 
     Examples:
         >>> check_log_fits(toy_env(2).rollout(5), toy_env(3))
         Traceback (most recent call last):
         ValueError: data must have the sizes of toy, observation 3: got 2.
     """
+    if len(data) > capacity:
+        raise ValueError(f"replay_capacity must be at least {len(data)}, the rows of the log: got {capacity}.")
     specs = {"observation": env.observation_spec["observation"], "action": env.action_spec_unbatched}
     for name, spec in specs.items():
         if (found := data[name].shape[-1]) != (size := spec.shape[-1]):

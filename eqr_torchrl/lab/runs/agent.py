@@ -19,6 +19,7 @@ from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl.objectives import LossModule
 
+from eqr_torchrl.imagination import ModelBasedEnv, never_terminates
 from eqr_torchrl.lab._quiet import errors_alone
 from eqr_torchrl.lab.envs import make_env, rules_for
 from eqr_torchrl.lab.evaluation import isolated_rng
@@ -100,19 +101,19 @@ class Agent:
         check_space(self.space, env, str(self.source))
         return env
 
-    def make_model_env(self, env: EnvBase) -> Any:
+    def make_model_env(self, env: EnvBase) -> ModelBasedEnv:
         """The imagined environment in which each row stays in one member, with the rewards and ends of the run.
 
-        A :class:`~eqr_torchrl.imagination.ModelBasedEnv` of ``env``, the real environment, from :meth:`make_env`.
+        It has the specs of ``env``, the real environment, from :meth:`make_env`.
         """
-        from hydra.utils import instantiate
-
         if self.world_model is None:
             raise ValueError(f"{self.source} has no world model: source must be the checkpoint of a model-based run.")
-        rules = [{"member": "fixed", "starts": "per_member"}]
-        named = self.settings["termination_fn"], self.settings["reward_fn"]
-        functions = rules_for(env, *named, learned=self.world_model.predicts_termination)
-        return instantiate(self.settings["rollout"], self.world_model, env, rules=rules, **functions).model_env
+        rule = self.settings["termination_fn"]
+        if "held_out" in self.settings:  # of examples/offline.py, where no rule means that no logged episode terminated
+            rule = rule or never_terminates
+        functions = rules_for(env, rule, self.settings["reward_fn"], learned=self.world_model.predicts_termination)
+        bounds = self.settings["rollout"]["reward_bounds"]
+        return ModelBasedEnv(self.world_model, env, reward_bounds=bounds, **functions)
 
     @property
     def critic(self) -> TensorDictModule:
@@ -142,7 +143,7 @@ class Agent:
         """Copies what was learned into other networks of the same sizes.
 
         Raises:
-            ValueError: if the source is a policy alone, a model-free run, or has another number of critics.
+            ValueError: if the source is a policy alone, a model-free run, or has other sizes or numbers of critics.
         """
         if self.world_model is None or len(critics) != len(self.critics):
             models = "no model" if self.world_model is None else "a model"
@@ -151,7 +152,7 @@ class Agent:
         for part, own in zip(
             (actor, world_model, *critics), (self.actor, self.world_model, *self.critics), strict=True
         ):
-            part.load_state_dict(own.state_dict())
+            restore_module(type(part).__name__, part, own.state_dict())
 
     @torch.no_grad()
     def act(self, observation: Any) -> torch.Tensor:
@@ -308,7 +309,10 @@ def _load_run(folder: Path, checkpoint: Path) -> Agent:
     world_model = instantiate(settings["world_model"], space).eval() if "world_model" in parts else None
     if world_model is not None:
         restore_module("world_model", world_model, parts["world_model"])
-    return Agent(folder, settings, saved["space"], saved["step"], actor.eval(), None, critics, loss.eval(), world_model)
+    return Agent(
+        source=folder, settings=settings, space=saved["space"], env_steps=saved["step"], actor=actor.eval(),
+        evaluation=None, critics=critics, loss=loss.eval(), world_model=world_model,
+    )  # fmt: skip
 
 
 def _build_by_hydra(settings: dict[str, Any]) -> EnvBase:

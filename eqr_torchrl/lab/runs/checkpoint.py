@@ -321,16 +321,17 @@ def _replay_state(buffer: ReplayBuffer) -> dict[str, Any]:
 
 def _restore_replay(name: str, buffer: ReplayBuffer, state: Mapping[str, Any]) -> None:
     num_rows, old, new = state["num_rows"], state["capacity"], int(buffer.storage.max_size)
-    if num_rows > new or (num_rows == old and old != new):
-        raise ValueError(
-            f"{name}: {num_rows} rows of a buffer of capacity {old} do not fit into one of capacity {new}."
-        )
+    if num_rows > new:
+        raise ValueError(f"{name}: {num_rows} rows do not fit into a buffer of capacity {new}.")
     buffer.empty()
+    cursor = state["writer"]["_cursor"]
     if num_rows:
+        rows: Any = TensorDict(state["rows"], [num_rows])
+        if num_rows == old < new:  # the oldest row of a full ring is at its cursor
+            rows, cursor = torch.cat([rows[cursor:], rows[:cursor]]), num_rows
         storage: Any = buffer.storage  # typed for single rows by TorchRL
-        storage.set(slice(0, num_rows), TensorDict(state["rows"], [num_rows]))
-    writer = {key: value % new if key == "_cursor" else value for key, value in state["writer"].items()}
-    buffer.writer.load_state_dict(writer)  # rows that fill the buffer leave its cursor at the first
+        storage.set(slice(0, num_rows), rows)
+    buffer.writer.load_state_dict({**state["writer"], "_cursor": cursor % new})  # 0 where the rows fill the buffer
     buffer.sampler.load_state_dict(state["sampler"])
     buffer.transform.load_state_dict(state["transforms"])
     if state["generator"] is not None:

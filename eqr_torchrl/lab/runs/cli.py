@@ -132,8 +132,10 @@ class _Script(NamedTuple):
                 raise CommandLineError(f"{several[0]}: several values need --multirun; a list is written [1,2].")
             values = [_values(override) for override in parsed]
             last = max(map(len, values), default=1) - 1
-            jobs = [[found[min(i, len(found) - 1)] for found in values] for i in range(last, -1, -1)]
-            config = [self._check(job, show=show) for job in jobs][-1]
+            jobs = [[found[min(i, len(found) - 1)] for found in values] for i in range(last + 1)]
+            for job in jobs[1:]:
+                self._check(job, show=show)
+            config = self._check(jobs[0], show=show)  # last, since Hydra's global configuration is that of the last
             intervals = [override.input_line for override in parsed if override.is_interval_sweep()]
             if intervals and "BasicSweeper" in HydraConfig.get().sweeper._target_:
                 search = "an interval is searched: add hydra/sweeper=optuna (pip install 'eqr_torchrl[search]')"

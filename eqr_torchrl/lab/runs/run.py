@@ -202,7 +202,7 @@ class Run:
         self._sums: dict[str, list[Any]] = {}  # since the last row: sum and count
         self._seconds: dict[str, float] = {}
         self._episodes: dict[int, tuple[float, int]] = {}  # return and length so far, of each environment
-        self._saved_at, self._episode_ended, self._restart, self._complete = 0, False, False, False
+        self._saved_at, self._episode_ended, self._restart, self._complete = 0, True, False, False
         self._signal: int | None = None
         self._old_handlers: dict[int, Any] = {}
         self._begin = self._lap_begin = time.perf_counter()
@@ -300,11 +300,12 @@ class Run:
                 self.step, self._evaluation = self.step + 1, None
                 if self.step == 1:
                     self._seconds = {}
-                if self.step <= 1:  # the rate of the warm-up does not predict the remaining time
-                    bar.set_description(
-                        f"warm-up, {1 - self.step} steps left" if self.step < 1 else None, refresh=False
-                    )
-                    bar.update(0) if self.step < 1 else bar.unpause()
+                if self.step < 1:
+                    bar.set_description(f"warm-up, {1 - self.step} steps left", refresh=False)
+                    bar.update(0)
+                elif self.step == 1:  # the rate of the warm-up does not predict the remaining time
+                    bar.set_description(None, refresh=False)
+                    bar.unpause()
                 yield self.step
                 if self.step > 0:
                     self._record(final=self.step == last)
@@ -570,10 +571,10 @@ def _check_networks(loss: Any) -> None:
     if not isinstance(loss, LossModule) or isinstance(loss, SoftActorCriticLoss):
         return
     kind = type(loss).__name__
-    networks = [getattr(loss, name, None) for name in ("actor_network", "qvalue_network")]  # not among its children
-    for module in [module for network in networks if network is not None for module in network.modules()]:
-        if isinstance(module, Normalizer):
-            raise ValueError(f"normalize must be False for networks of {kind}, which sets no scales: got True.")
-        count = module.network[-1].out_features if isinstance(module, StateActionNetwork) else 1
-        if count != 1 and isinstance(loss, SACLoss):
-            raise ValueError(f"num_quantiles must be 1 for critics of {kind}: got {count}.")
+    for name in ("actor_network", "qvalue_network"):  # not among its children
+        for module in (getattr(loss, name, None) or nn.Module()).modules():
+            if isinstance(module, Normalizer):
+                raise ValueError(f"normalize must be False for networks of {kind}, which sets no scales: got True.")
+            count = module.network[-1].out_features if isinstance(module, StateActionNetwork) else 1
+            if count != 1 and isinstance(loss, SACLoss):
+                raise ValueError(f"num_quantiles must be 1 for critics of {kind}: got {count}.")

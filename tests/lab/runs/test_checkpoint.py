@@ -237,14 +237,20 @@ def test_restoring_over_a_used_buffer_replaces_its_rows():
     assert (used[:] == old[:]).all()
 
 
+def test_a_full_buffer_goes_on_in_a_larger_one():
+    full, larger = make_replay(), make_replay(20)
+    full.extend(transitions(0, 13))  # rows 3 to 12 are left, and the cursor is at 3
+    restore_state(capture_state(replay=full), replay=larger)
+    larger.extend(transitions(13, 1))
+    assert larger[:]["observation"][:, 0].tolist() == [float(row) for row in range(3, 14)]
+
+
 def test_replay_buffers_that_cannot_go_on_are_refused():
     full = make_replay()
     full.extend(transitions(0, 10))
     state = capture_state(replay=full)
-    with pytest.raises(
-        ValueError, match="replay: 10 rows of a buffer of capacity 10 do not fit into one of capacity 20"
-    ):
-        restore_state(state, replay=make_replay(20))
+    with pytest.raises(ValueError, match="replay: 10 rows do not fit into a buffer of capacity 9"):
+        restore_state(state, replay=make_replay(9))
     prefetching = TensorDictReplayBuffer(storage=LazyTensorStorage(4), batch_size=2, prefetch=1)
     with pytest.raises(ValueError, match="prefetch=None"):
         capture_state(replay=prefetching)

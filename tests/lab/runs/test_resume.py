@@ -189,15 +189,15 @@ def test_other_action_bounds_are_refused(tmp_path):
 def test_resuming_from_an_older_checkpoint_leaves_the_abandoned_branch_behind(tmp_path):
     keep = {"checkpoint_every": 1, "keep_checkpoints": 9, "log_every": 1, "eval_every": 1}
     train(make_run(tmp_path, **keep))
-    assert steps_saved(tmp_path) == [2, 4, 6]  # no episode ends: after twice checkpoint_every
+    assert steps_saved(tmp_path) == [1, 2, 3, 4, 5, 6]
     train(make_run(tmp_path, resume=str(tmp_path / "checkpoints" / "step_000000002.pt"), **keep), until=3)
-    assert steps_saved(tmp_path) == [2, 3]
+    assert steps_saved(tmp_path) == [1, 2, 3]
     assert [row["env_steps"] for row in read_csv(tmp_path / "metrics.csv")] == ["1", "2"]  # left before its row
     assert {row["env_steps"] for row in read_csv(tmp_path / "evaluations.csv")} == {"1", "2"}
     assert load_agent(tmp_path / "checkpoints" / "policy.pt").env_steps == 3
     run = train(make_run(tmp_path, resume="auto", **keep))
     assert [row["env_steps"] for row in read_csv(tmp_path / "metrics.csv")] == ["1", "2", "4", "5", "6"]
-    assert run.step == 6 and steps_saved(tmp_path) == [2, 3, 5, 6]
+    assert run.step == 6 and steps_saved(tmp_path) == [1, 2, 3, 4, 5, 6]
 
 
 # --- how a loop ends
