@@ -56,7 +56,7 @@ class Annealing:
         """Sets step sizes and optimism for ``share`` of the training, 0 at its start and 1 at its end."""
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * (1 - _passed(share, self.start, 1.0) * (1 - self.final_rate))
-        if self.scale:
+        if self.scale > 0:  # caution stays
             utility: Any = self.utility
             utility.scale = self.scale * (1 - _passed(share, self.start, self.mean_from))
 

@@ -112,7 +112,7 @@ class Agent:
         if "held_out" in self.settings:  # of examples/offline.py, where no rule means that no logged episode terminated
             rule = rule or never_terminates
         functions = rules_for(env, rule, self.settings["reward_fn"], learned=self.world_model.predicts_termination)
-        bounds = self.settings["rollout"]["reward_bounds"]
+        bounds = self.settings["rollout"].get("reward_bounds")
         return ModelBasedEnv(self.world_model, env, reward_bounds=bounds, **functions)
 
     @property
