@@ -24,6 +24,7 @@ class StateActionNetwork(nn.Module):
     action_mid: Tensor
     action_half: Tensor
     value_unit: Tensor
+    has_unit: Tensor
 
     def __init__(
         self, network: nn.Sequential, bounds: tuple[Tensor, Tensor] | None, action_dim: int, normalizer: Any = None
@@ -41,11 +42,11 @@ class StateActionNetwork(nn.Module):
         if self.normalizer is None:
             return
         last = self.network[-1]
-        growth = torch.where(self.get_buffer("has_unit") > 0, unit / self.value_unit, 1.0)
+        growth = torch.where(self.has_unit > 0, unit / self.value_unit, 1.0)
         for parameter in last.parameters():
             parameter.div_(growth)
         self.value_unit.copy_(unit)
-        self.get_buffer("has_unit").fill_(1.0)
+        self.has_unit.fill_(1.0)
 
     def forward(self, observation: Tensor, action: Tensor) -> Tensor:
         action = (action - self.action_mid) / self.action_half

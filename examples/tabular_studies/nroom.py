@@ -150,13 +150,12 @@ def plot_nroom(
     distances: Tensor,
     *,
     true_value: float,
-    sampling_error: Tensor | None = None,
-    limits: tuple[float, float] = (-15.0, 15.0),
+    sampling_error: Tensor,
 ) -> Figure:
     """The grid-world study, Figure 6 of the paper: density, distribution function and distance, column by column."""
     figure = new_figure(9.3, 6.6)
     rows = figure.subplots(3, len(episodes), sharex="row", squeeze=False)  # densities: each on a scale of its own
-    grid, num_quantiles = torch.linspace(*limits, 600), quantiles.shape[-1]
+    grid, num_quantiles = torch.linspace(-15, 15, 600), quantiles.shape[-1]
     levels = (torch.arange(num_quantiles) + 0.5) / num_quantiles
     for column, count in enumerate(episodes):
         density, distribution, distance = rows[:, column]
@@ -167,18 +166,12 @@ def plot_nroom(
         distribution.plot(quantiles[column].sort().values, levels, color=ORANGE)
         for axes in (density, distribution):
             axes.axvline(true_value, color=GREEN, linestyle=":", label="value under the true dynamics")
-            axes.set_xlim(*limits)
+            axes.set_xlim(-15, 15)
         density.set_title(f"after {count} episode{'s' if count > 1 else ''}")
         distribution.set_xlabel("value of the initial state (return)")
         distance.plot(iterations / 1000, distances[:, column], color=ORANGE, linewidth=1.0, label="EQR")
-        if sampling_error is not None:
-            distance.axhline(
-                float(sampling_error[column]),
-                color="black",
-                linewidth=1,
-                linestyle="--",
-                label=f"error of {truth.shape[-1]:,} true samples",
-            )
+        label = f"error of {truth.shape[-1]:,} true samples"
+        distance.axhline(float(sampling_error[column]), color="black", linewidth=1, linestyle="--", label=label)
         distance.set(xlabel="thousand iterations", ylim=(0, 2))
         if column:
             distribution.sharey(rows[1, 0])

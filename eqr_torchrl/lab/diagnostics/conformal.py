@@ -14,8 +14,6 @@ class ConformalInterval(NamedTuple):
 
     below: float
     above: float
-    probability: float
-    num_episodes: int
 
     def around(self, values: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Lower and upper ends around ``values``, in units of return, each of the shape of ``values``."""
@@ -67,4 +65,4 @@ def conformal_interval(values: ArrayLike, returns: ArrayLike, *, probability: fl
         raise ValueError(f"returns must hold at least {least} episodes for intervals of {probability:g}, got {v.size}.")
     rank = math.ceil((v.size + 1) * (1.0 - tail) - 1e-9)
     residuals = np.sort(g - v)
-    return ConformalInterval(float(-residuals[-rank]), float(residuals[rank - 1]), probability, v.size)
+    return ConformalInterval(float(-residuals[-rank]), float(residuals[rank - 1]))
