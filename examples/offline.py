@@ -46,8 +46,8 @@ def main(cfg: DictConfig) -> float | None:
     successors = instantiate(cfg.successors, imagine.model_env)
     loss = instantiate(cfg.loss, actor, [critic]).make_value_estimator(gamma=cfg.gamma)
     optimizer, updater = instantiate(cfg.optim, loss), SoftUpdate(loss, tau=cfg.tau)
-    near = logs.NearTheLog(actor, train, weight=cfg.clone_weight, gamma=cfg.gamma)
-    update = make_update(  # the values of the clone come first, then a better policy near the log
+    near = logs.NearTheLog(actor, critic, loss.utility, train, weight=cfg.clone_weight, gamma=cfg.gamma)
+    update = make_update(  # the values of the clone come first, then a better policy near what is good in the log
         lambda batch: near(loss(successors(batch)), improve=run.step > cfg.values_first, unit=loss.value_unit),
         optimizer, updater, sample=model_buffer.sample,
     )  # fmt: skip

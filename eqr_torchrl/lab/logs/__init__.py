@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from eqr_torchrl.lab.logs.careful import (
-    NearTheLog,
-    PenalizedModel,
-    clone_behaviour,
-    clone_loss,
-    disagreement,
-    uncertainty_stop,
-)
+from eqr_torchrl.lab.logs.careful import PenalizedModel, disagreement, uncertainty_stop
 from eqr_torchrl.lab.logs.check import check_transitions
+from eqr_torchrl.lab.logs.cloning import NearTheLog, clone_behaviour, clone_loss
 from eqr_torchrl.lab.logs.episodes import (
     check_log_fits,
     episode_ends,

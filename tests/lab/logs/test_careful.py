@@ -5,8 +5,8 @@ import torch
 from tensordict import TensorDict
 
 from eqr_torchrl.imagination import ModelBasedEnv, branched_rollout, make_model_buffer, never_terminates
-from eqr_torchrl.lab.logs import NearTheLog, PenalizedModel, clone_behaviour, clone_loss, disagreement, uncertainty_stop
-from eqr_torchrl.testing import toy_actor, toy_batch, toy_env
+from eqr_torchrl.lab.logs import PenalizedModel, disagreement, uncertainty_stop
+from eqr_torchrl.testing import toy_env
 from eqr_torchrl.world_models import WorldModel
 
 
@@ -78,70 +78,6 @@ def test_penalties_need_a_learned_reward():
 
     with pytest.raises(ValueError, match="world_model must predict rewards"):
         PenalizedModel(Known(), 1.0)
-
-
-def test_cloning_repeats_the_logged_actions_also_at_their_bounds():
-    data, actor = toy_batch(B=200), toy_actor()
-    data["observation"] = data["observation"].sign()
-    data["action"] = torch.where(data["observation"][:, :1] > 0, 1.0, -0.5)
-    assert clone_behaviour(actor, data, num_steps=300, lr=1e-2)["nll"] < 0
-    states = torch.tensor([[1.0, 1.0, 1.0], [-1.0, 1.0, 1.0]])
-    with torch.no_grad():
-        found = actor.get_dist(TensorDict({"observation": states}, [2])).deterministic_sample
-    assert found[0] > 0.9 and -0.6 < found[1] < -0.4
-
-
-def test_the_clone_loss_counts_in_standard_deviations_of_the_logs_returns():
-    data, actor = toy_batch(B=3), toy_actor()
-    data["next", "reward"] = torch.tensor([[1.0], [2.0], [4.0]])
-    data["next", "done"] = torch.tensor([[False], [False], [True]])
-    data["next", "observation"][:2] = data["observation"][1:]
-    spread = ((4 / 9 + 1 / 9 + 1 / 9) / 3) ** 0.5  # of 1 + 0.5 (2 + 0.5 4) = 3, 2 + 0.5 4 = 4 and 4, whose mean is 11/3
-    losses = TensorDict({"loss_actor": torch.tensor(7.0)})
-    for improve, own in ((True, 7.0), (False, 0.0)):
-        torch.manual_seed(0)
-        found = NearTheLog(actor, data, weight=0.1, gamma=0.5)(losses.clone(), improve=improve)["loss_actor"]
-        torch.manual_seed(0)
-        assert found.item() == pytest.approx(own + 0.1 * spread * clone_loss(actor, data).item(), rel=1e-5)
-
-
-def test_the_unit_of_the_reward_does_not_change_how_near_to_the_log_a_policy_stays():
-    """Of rewards of another unit, losses of critics that learn in it are the same numbers: so is the clone's share."""
-    data, actor, found = toy_batch(B=50), toy_actor(), []
-    for unit in (1.0, 1000.0):
-        log = data.clone()
-        log["next", "reward"] *= unit
-        near = NearTheLog(actor, log, weight=0.1, gamma=0.9)
-        torch.manual_seed(0)
-        found.append(near(TensorDict({"loss_actor": torch.tensor(7.0)}), improve=True, unit=unit)["loss_actor"].item())
-    assert found[0] == pytest.approx(found[1], rel=1e-5) and found[0] != 7.0
-
-
-def test_a_policy_near_the_log_does_not_follow_values_that_no_action_of_the_log_supports():
-    """Values that promise more the larger the action is: alone they lead to 1, with the log's actions near to 0.2."""
-    data = toy_batch(B=200)
-    data["action"] = 0.2 + 0.05 * torch.randn(200, 1)
-    data["next", "reward"], data["next", "done"] = torch.randn(200, 1), torch.ones(200, 1, dtype=torch.bool)
-    found = []
-    for weight in (0.0, 1.0):
-        torch.manual_seed(0)
-        actor = toy_actor()
-        near, optimizer = NearTheLog(actor, data, weight=weight, gamma=0.9), torch.optim.Adam(actor.parameters(), 1e-2)
-        for _ in range(200):
-            dist = actor.get_dist(data.select("observation"))
-            losses = near(TensorDict({"loss_actor": -dist.deterministic_sample.mean()}), improve=True)
-            optimizer.zero_grad()
-            losses["loss_actor"].backward()
-            optimizer.step()
-        with torch.no_grad():
-            found.append(actor.get_dist(data.select("observation")).deterministic_sample.mean().item())
-    assert found[0] > 0.9 and 0.1 < found[1] < 0.4
-
-
-@pytest.mark.parametrize("weight", [-1.0, "two", float("nan")])
-def test_a_weight_that_is_none_is_named(weight):
-    with pytest.raises(ValueError, match="weight must be a finite number of at least 0, got"):
-        NearTheLog(toy_actor(), toy_batch(B=5), weight=weight, gamma=0.9)
 
 
 def test_disagreement_counts_in_deviations_of_the_targets_where_the_model_knows_them():
