@@ -68,8 +68,8 @@ def peers_section(curves: pd.DataFrame, figure: Path) -> str:
         f"![Returns against environment steps and against CPU seconds, three tasks]({figure.as_posix()})\n",
         "SAC and TQC of stable-baselines3 at their defaults, and the one setting (`budget=laptop`), one thread each. "
         f"Returns after {MINUTES} CPU minutes: the mean of the last five evaluations of one episode, seed by seed, and "
-        "in brackets the environment steps in that time. SAC and TQC have one seed; of ours, the runs are shown whose "
-        "CPU time is known at each evaluation. "
+        "in brackets the environment steps in that time. SAC and TQC have seed 0 alone, cheetah-run on two "
+        "machines (`benchmarks/results/README.md`); of ours, the runs are shown whose CPU time is known. "
         "CPU time includes evaluations in ours and not in theirs; steps include our warm-up here. "
         "`benchmarks/peers.py` makes the others.\n",
         f"| task | {' | '.join(AGENTS.values())} |",
