@@ -110,6 +110,16 @@ def test_intervals_hold_real_returns_of_other_episodes_as_often_as_they_say(drif
     assert least <= sum(inside) / len(inside) <= most
 
 
+def test_a_policy_is_imagined_to_the_time_limit_also_where_replays_cannot_be(monkeypatch):
+    """What it gains late counts, which the value of the logging policy does not know."""
+    found = []
+    for horizon in (1, LIMIT):
+        monkeypatch.setattr(Judge, "_trusted", lambda judge, horizon=horizon: horizon)
+        judge, _ = make_judge(Walk())
+        found.append(judge(Constant(0.3)).value)
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("horizon", [1, 2, 6])
 def test_intervals_hold_real_returns_where_the_horizon_is_shorter_than_an_episode(monkeypatch, horizon):
     """What comes after it is the value of the logging policy, whose error a whole episode shows, and no late piece."""
@@ -225,7 +235,7 @@ def test_the_report_is_one_page_with_one_advice(walk):
     judge, train = walk
     lines = offline_report(judge, Constant(0.3), train)
     assert len(lines) == 6 and all("\n" not in line for line in lines)
-    assert f"errors do not reach the spread of the states within {LIMIT} steps; {LIMIT} are imagined" in lines[1]
+    assert f"errors of imagined logged actions do not reach the spread of the states within {LIMIT} steps" in lines[1]
     assert "of an episode: 90% interval of the mean of 10 episodes" in lines[4] and "the best of" not in lines[4]
     assert lines[-1].startswith("advice             Better than the logging policy even at the lower end")
     assert offline_report(judge, Constant(-0.3), train)[-1].startswith("advice             Worse than")

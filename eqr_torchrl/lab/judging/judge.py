@@ -48,15 +48,16 @@ def time_limit(data: TensorDictBase, max_episode_steps: int | None = None) -> in
 class Judge:
     r"""Estimates what a policy returns, from held-out episodes and an ensemble of its own.
 
-    From the first states of the held-out episodes, the policy acts in each member for ``horizon`` steps, for which the
-    members can be trusted. Later steps count with the return of the logging policy: a value :math:`V` of state and
-    remaining steps that is fitted to the training episodes (ridge regression on random features):
+    From the first states of the held-out episodes, the policy acts in each member until the time limit:
 
-    .. math:: \hat J = \mathrm{E}_m \mathrm{E}_{s_0} \Big[ \sum_{t<h} r_t + V(s_h, L - h) \Big]
+    .. math:: \hat J = \mathrm{E}_m \mathrm{E}_{s_0} \Big[ \sum_{t<L} r_t \Big]
 
-    The interval is :math:`\hat J \pm q\,s`. The logged actions of held-out episodes are imagined in the same way, from
-    their first states; ``bias`` is the mean error of their returns, and ``unforeseen`` the variance of these errors
-    beyond that of members and rollouts, such as from a rare end that no member predicts. :math:`s^2` is the sum of the
+    The interval is :math:`\hat J \pm q\,s`. The logged actions of held-out episodes are imagined from their first
+    states for ``horizon`` steps h, since errors grow where no policy corrects them. Later steps count with
+    :math:`V(s_h, L - h)`, the value of the logging policy for a state and so many steps, which is fitted to the
+    training episodes (ridge regression on random features). ``bias`` is the mean error of these returns, and
+    ``unforeseen`` the variance of the errors beyond that of members and rollouts, such as from a rare end that no
+    member predicts. :math:`s^2` is the sum of the
     variance of :math:`\hat J` over members, of ``bias`` squared, and of the variances of rollouts, ``unforeseen`` and
     starts in a mean of ``num_episodes``. :math:`q` is conformal (split;
     `Lei et al. (2018) <https://arxiv.org/abs/1604.04173>`_): a share ``confidence`` of the real returns of single
@@ -65,7 +66,8 @@ class Judge:
     Judge in members that the policy was not trained in: it has learned to exploit the errors of the others.
 
     Args:
-        model_env: two or more fitted members as an environment, with the rule of the episodes' end.
+        model_env: two or more fitted members as an environment, with the rule of the episodes' end. If it has no bounds
+            of the reward, it gets the range of those in the log, widened by its length at both ends.
         train: transitions of training episodes, from :func:`~eqr_torchrl.lab.logs.split_episodes`.
         held_out: transitions of held-out episodes.
         confidence: share of real returns that an interval is to hold. With n held-out episodes it is at most
@@ -75,7 +77,7 @@ class Judge:
         seed: of features and rollouts.
 
     Attributes:
-        horizon: steps that are imagined.
+        horizon: steps of logged actions that are imagined.
         limit: the time limit, in steps.
         width: :math:`q`, in standard deviations.
         bias: mean of real minus imagined returns of held-out episodes, in units of reward.
@@ -120,6 +122,9 @@ class Judge:
         self.limit = max(time_limit(part, max_episode_steps) for part in (train, held_out))
         returns = torch.stack([returns_to_go(episode)[0] for episode in episodes])
         self.scale = float(returns.std(correction=0)) or 1.0
+        low, high = (bound.item() for bound in train["next", "reward"].aminmax())
+        if model_env.reward_bounds is None and low < high:  # tight bounds would cut off noise on one side
+            model_env.reward_bounds = 2 * low - high, 2 * high - low
         is_whole = [self._is_whole(episode) for episode in episodes]
         self.whole = sum(is_whole) if sum(is_whole) > 2 else 0
         self._judged = [episode for episode in self.held_out if self.whole and self._is_whole(episode)] or self.held_out
@@ -139,7 +144,7 @@ class Judge:
     def __call__(self, policy: Any) -> Judgement:
         """Judges the deterministic actions of a policy that reads ``observation`` and writes ``action``."""
         starts = torch.stack([episode["observation"][0] for episode in self._judged])
-        value, within, between = self._imagined(policy, starts, self.limit)
+        value, within, between = self._imagined(policy, starts, self.limit, self.limit)
         share = 1 / self.num_episodes  # of noise that is left in the mean of so many episodes
         noise = share * (within.mean() + self.unforeseen) + (share + 1 / len(starts)) * value.var(correction=0)
         deviation = (between.mean(0).var(correction=1) + self.bias**2 + noise).sqrt()
@@ -148,14 +153,16 @@ class Judge:
 
     def as_row(self, found: Judgement) -> EpisodeRow:
         """The lower end as an evaluation of one episode: the score by which a run keeps a policy."""
-        return {"episode": 0, "episode_return": found.low, "episode_length": self.horizon, "terminated": 0}
+        return {"episode": 0, "episode_return": found.low, "episode_length": self.limit, "terminated": 0}
 
     def _is_whole(self, episode: TensorDictBase) -> bool:
         return len(episode) >= 0.9 * self.limit or bool(episode["next", "terminated"][-1])
 
-    def _imagined(self, policy: Any, starts: Tensor, limit: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _imagined(
+        self, policy: Any, starts: Tensor, limit: int, horizon: int | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Mean return of each start ``[R]``, variance of a return in a member ``[R]``, means of members ``[R, M]``."""
-        horizon = min(self.horizon, limit)
+        horizon = min(horizon or self.horizon, limit)
 
         def later(tensordict: TensorDictBase) -> Tensor:  # [M, R * P]
             state = tensordict["observation"]

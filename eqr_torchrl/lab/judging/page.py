@@ -74,7 +74,7 @@ def offline_report(
         f"held-out episodes  {len(judge.held_out)} of up to {judge.limit} steps; one step ahead the models explain "
         f"{median:.0%} of the change of a typical entry, {least:.0%} of the worst, "
         f"{entries[explained.index(least)]}" + ("" if math.isnan(reward) else f", and {reward:.0%} of the reward"),
-        f"how far            errors {reach} {judge.trusted} steps; {judge.horizon} are imagined",
+        f"how far            errors of imagined logged actions {reach} {judge.trusted} steps",
         f"leaves the data    at {far:.0%} of held-out states its action is less certain than 99 % of those logged; "
         f"next states more than {_MARGIN:.0%} outside the logged range: {', '.join(beyond) or 'none'}",
         *_early_ends(judge, policy, train),
@@ -91,11 +91,11 @@ def _early_ends(judge: Judge, policy: Any, train: TensorDictBase) -> list[str]:
         return []
     starts = torch.stack([episode["observation"][0] for episode in judge.held_out])
     imagined = member_returns(
-        judge.model_env, policy, starts, horizon=judge.horizon, gamma=1.0, num_rollouts=ROLLOUTS, deterministic=True,
+        judge.model_env, policy, starts, horizon=judge.limit, gamma=1.0, num_rollouts=ROLLOUTS, deterministic=True,
         seed=judge.seed,
     ).tail_weight == 0  # fmt: skip
-    ended = [bool(part["next", "terminated"][: judge.horizon].any()) for part in episodes_of(train) + judge.held_out]
-    shares = f"{imagined.float().mean():.0%} of imagined episodes terminate within {judge.horizon} steps"
+    ended = [bool(part["next", "terminated"].any()) for part in episodes_of(train) + judge.held_out]
+    shares = f"{imagined.float().mean():.0%} of imagined episodes terminate within {judge.limit} steps"
     return [f"early ends         {shares}; {sum(ended) / len(ended):.0%} of those logged"]
 
 
