@@ -18,7 +18,7 @@ from eqr_torchrl.lab.comparison.published import find_published
 from eqr_torchrl.lab.comparison.reading import GROUP, read_runs
 from eqr_torchrl.lab.figures import COLOURS, COLUMN_WIDTH, LINES, legend_key, saved_figure, to_array
 
-_LINES = ("-", "-.", ":")  # "--" is a published score
+_LINES = tuple(line for line in LINES if line != "--")  # which is a published score
 
 
 def plot_learning_curve(
