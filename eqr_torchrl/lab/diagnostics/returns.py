@@ -99,6 +99,7 @@ class MemberReturns(NamedTuple):
 
     returns: Tensor
     tail_weight: Tensor
+    num_steps: Tensor
 
 
 @torch.no_grad()
@@ -112,6 +113,7 @@ def member_returns(
     num_rollouts: int = 10,
     alpha: float = 0.0,
     deterministic: bool = False,
+    stop_fn: Callable[[Tensor, Tensor], Tensor] | None = None,
     final_value: Callable[[TensorDictBase], Tensor] | None = None,
     seed: int = 0,
 ) -> MemberReturns:
@@ -130,13 +132,16 @@ def member_returns(
         num_rollouts: rollouts from each state in each member, P.
         alpha: entropy temperature.
         deterministic: take the deterministic actions.
-        final_value: :math:`v_m`, the value after the last step: maps a tensordict with ``observation`` and ``action``,
-            batch size ``[M, R * P]``, to values of the same shape in member m. Defaults to 0.
+        stop_fn: maps observations ``[M, R * P, S]`` and actions ``[M, R * P, A]`` to bool ``[M, R * P, 1]``: where true,
+            the rollout stops before this action, and the rest is :math:`v_m`.
+        final_value: :math:`v_m`, the value after the last step: maps a tensordict with ``observation``, ``action`` and
+            ``step_count``, the steps before it, batch size ``[M, R * P]``, to values of the same shape in member m.
+            Defaults to 0.
         seed: of the noise and the actions; the global generators are untouched.
 
     Returns:
         ``returns``, shape ``[R, M, P]``; ``tail_weight``, the weight in them of what comes after the last step:
-        ``gamma**horizon``, or 0 for a rollout that terminated, shape ``[R, M, P]``.
+        ``gamma**num_steps``, or 0 for a rollout that terminated; ``num_steps``, the steps imagined, of the same shape.
 
     Raises:
         ValueError: if ``observation`` is not ``[R, S]``, or a number is out of its range.
@@ -157,30 +162,39 @@ def member_returns(
     M, rows = world_model.num_members, len(observation) * num_rollouts
     state = observation.to(device).repeat_interleave(num_rollouts, 0).expand(M, -1, -1)  # [M, R*P, S]
     value = torch.zeros(M, rows, 1, device=device, dtype=torch.float64)
+    weight, num_steps = torch.zeros_like(value), torch.zeros_like(value)
     alive = torch.ones(M, rows, 1, device=device, dtype=torch.bool)
     act = _with_log_prob(policy) if alpha else policy
     mode = ExplorationType.DETERMINISTIC if deterministic else ExplorationType.RANDOM
 
-    def discounted(t: int, reward: Tensor, tensordict: TensorDictBase) -> Tensor:
+    def add(t: int, reward: Tensor, tensordict: TensorDictBase, where: Tensor) -> None:
         if alpha and t > 0:
             reward = reward - alpha * tensordict[_LOG_PROB].unsqueeze(-1)
-        return gamma**t * torch.where(alive, reward, 0.0)
+        value.add_(gamma**t * torch.where(where, reward, 0.0))
+
+    def leave(t: int, tensordict: TensorDictBase, where: Tensor) -> None:
+        weight.add_(gamma**t * where)
+        if final_value is not None:
+            tensordict["step_count"] = torch.full((M, rows), t, device=device)
+            add(t, final_value(tensordict).unsqueeze(-1), tensordict, where)
 
     with isolated_rng(seed), evaluation_mode(world_model, policy), set_exploration_type(mode):
         for t in range(horizon):
             tensordict = act(TensorDict({"observation": state}, [M, rows]))
             noise = torch.randn(M, rows, 1, world_model.noise_dim, device=device, dtype=state.dtype)
+            if stop_fn is not None and bool((stopped := alive & stop_fn(state, tensordict["action"])).any()):
+                leave(t, tensordict, stopped)
+                alive = alive & ~stopped
             next_state, reward, terminated = (
                 x.squeeze(2) for x in model_env.sample_next(state, tensordict["action"], noise)
             )
-            value += discounted(t, reward, tensordict)
+            add(t, reward, tensordict, alive)
+            num_steps += alive
             alive = alive & ~terminated
             state = torch.where(alive, next_state, state)  # a finished row stays where it is, finite
-        if final_value is not None:
-            tensordict = act(TensorDict({"observation": state}, [M, rows]))
-            value += discounted(horizon, final_value(tensordict).unsqueeze(-1), tensordict)
-    returns, weight = (x.squeeze(-1).unflatten(1, (-1, num_rollouts)) for x in (value, gamma**horizon * alive))
-    return MemberReturns(returns.movedim(0, 1).float(), weight.movedim(0, 1).float())
+        leave(horizon, act(TensorDict({"observation": state}, [M, rows])), alive)
+    found = (x.squeeze(-1).unflatten(1, (-1, num_rollouts)).movedim(0, 1).float() for x in (value, weight, num_steps))
+    return MemberReturns(*found)
 
 
 def _with_log_prob(policy: TensorDictModuleBase) -> Callable[[TensorDictBase], TensorDictBase]:

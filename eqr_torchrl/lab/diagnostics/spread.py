@@ -101,7 +101,7 @@ def value_spread(
         return values.diagonal(dim1=0, dim2=-1).T if memberwise else values.mean(-1)
 
     with evaluation_mode(critic):
-        returns, tail_weight = member_returns(
+        returns, tail_weight, _ = member_returns(
             model_env, policy, observation, horizon=horizon, gamma=gamma, num_rollouts=num_rollouts, alpha=alpha,
             final_value=final_value, seed=seed,
         )  # fmt: skip

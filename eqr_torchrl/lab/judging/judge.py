@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import torch
@@ -12,18 +13,20 @@ from torch import Tensor, nn
 from eqr_torchrl.imagination import ModelBasedEnv
 from eqr_torchrl.lab.diagnostics import member_returns, rollout_drift, trajectory_windows, trusted_horizon
 from eqr_torchrl.lab.evaluation import EpisodeRow
-from eqr_torchrl.lab.logs import episodes_of, returns_to_go
+from eqr_torchrl.lab.logs import episodes_of, returns_to_go, uncertainty_stop
 
 _FEATURES = 256  # of the value of the logging policy
 ROLLOUTS = 8  # in each member from each state
 
 
 class Judgement(NamedTuple):
-    """Expected return of an episode, in units of reward, and an interval; see :class:`Judge`."""
+    """Expected return of an episode, in units of reward, an interval, and the share of imagined episodes that leave the
+    data; see :class:`Judge`."""
 
     value: float
     low: float
     high: float
+    left: float = 0.0
 
     def __str__(self) -> str:
         return f"{self.value:.4g} ({self.low:.4g} to {self.high:.4g})"
@@ -48,11 +51,17 @@ def time_limit(data: TensorDictBase, max_episode_steps: int | None = None) -> in
 class Judge:
     r"""Estimates what a policy returns, from held-out episodes and an ensemble of its own.
 
-    From the first states of the held-out episodes, the policy acts in each member until the time limit:
+    From the first states of the held-out episodes, the policy acts in each member until the time limit L. An imagined
+    episode leaves the data at step T, where the members first disagree more than anywhere in the held-out episodes:
 
-    .. math:: \hat J = \mathrm{E}_m \mathrm{E}_{s_0} \Big[ \sum_{t<L} r_t \Big]
+    .. math:: \hat J_1 = \mathrm{E}_m \mathrm{E}_{s_0} \Big[ \sum_{t<L} r_t \Big], \qquad
+        \hat J_0 = \mathrm{E}_m \mathrm{E}_{s_0} \Big[ \sum_{t<T} r_t + V(s_T, L - T) \Big]
 
-    The interval is :math:`\hat J \pm q\,s`. The logged actions of held-out episodes are imagined from their first
+    So :math:`\hat J_1` believes the members everywhere, and :math:`\hat J_0` credits a policy that has left the data with
+    what the logging policy would earn from there on. The value is their mean, and the interval reaches from the smaller
+    of both less :math:`q\,s` to the larger of both and :math:`q\,s`.
+
+    The logged actions of held-out episodes are imagined from their first
     states for ``horizon`` steps h, since errors grow where no policy corrects them. Later steps count with
     :math:`V(s_h, L - h)`, the value of the logging policy for a state and so many steps, which is fitted to the
     training episodes (ridge regression on random features). ``bias`` is the mean error of these returns, and
@@ -61,7 +70,8 @@ class Judge:
     variance of :math:`\hat J` over members, of ``bias`` squared, and of the variances of rollouts, ``unforeseen`` and
     starts in a mean of ``num_episodes``. :math:`q` is conformal (split;
     `Lei et al. (2018) <https://arxiv.org/abs/1604.04173>`_): a share ``confidence`` of the real returns of single
-    held-out episodes lies within ``q`` standard deviations.
+    held-out episodes lies within ``q`` standard deviations. It is at least that of a normal distribution, since logged
+    actions cannot show that members err less where they disagree more.
 
     Judge in members that the policy was not trained in: it has learned to exploit the errors of the others.
 
@@ -135,6 +145,8 @@ class Judge:
         lengths = sorted(map(len, self.held_out), reverse=True)
         self.compared = lengths[min(4, len(lengths) - 1)]  # the largest that five episodes have
         self.trusted = self._trusted()
+        all_held_out: Any = torch.cat(self.held_out)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        self._outside = uncertainty_stop(model_env.world_model, all_held_out, level=1.0)
         self.horizon = max(min(self.trusted, self.limit), 1)
         self._fit_value(train)
         self.num_scores = len(self._judged)
@@ -144,12 +156,19 @@ class Judge:
     def __call__(self, policy: Any) -> Judgement:
         """Judges the deterministic actions of a policy that reads ``observation`` and writes ``action``."""
         starts = torch.stack([episode["observation"][0] for episode in self._judged])
-        value, within, between = self._imagined(policy, starts, self.limit, self.limit)
-        share = 1 / self.num_episodes  # of noise that is left in the mean of so many episodes
-        noise = share * (within.mean() + self.unforeseen) + (share + 1 / len(starts)) * value.var(correction=0)
-        deviation = (between.mean(0).var(correction=1) + self.bias**2 + noise).sqrt()
-        value, half = float(value.mean()), self.width * float(deviation)
-        return Judgement(value, value - half, value + half)
+        values, lows, highs, left = [], [], [], 0.0
+        for stop_fn in (self._outside, None):
+            value, within, between, left_now = self._imagined(policy, starts, self.limit, self.limit, stop_fn)
+            share = 1 / self.num_episodes  # of noise that is left in the mean of so many episodes
+            noise = share * (within.mean() + self.unforeseen) + (share + 1 / len(starts)) * value.var(correction=0)
+            half = self.width * float((between.mean(0).var(correction=1) + self.bias**2 + noise).sqrt())
+            values.append(float(value.mean()))
+            lows.append(values[-1] - half)
+            highs.append(values[-1] + half)
+            left = max(left, left_now)
+            if not left:  # the same again
+                break
+        return Judgement(sum(values) / len(values), min(lows), max(highs), left)
 
     def as_row(self, found: Judgement) -> EpisodeRow:
         """The lower end as an evaluation of one episode: the score by which a run keeps a policy."""
@@ -159,26 +178,27 @@ class Judge:
         return len(episode) >= 0.9 * self.limit or bool(episode["next", "terminated"][-1])
 
     def _imagined(
-        self, policy: Any, starts: Tensor, limit: int, horizon: int | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean return of each start ``[R]``, variance of a return in a member ``[R]``, means of members ``[R, M]``."""
+        self, policy: Any, starts: Tensor, limit: int, horizon: int | None = None, stop_fn: Any = None
+    ) -> tuple[Tensor, Tensor, Tensor, float]:
+        """Mean return of each start ``[R]``, variance of a return in a member ``[R]``, means of members ``[R, M]``,
+        and the share of episodes that were stopped."""
         horizon = min(horizon or self.horizon, limit)
 
         def later(tensordict: TensorDictBase) -> Tensor:  # [M, R * P]
-            state = tensordict["observation"]
-            return self._value(state, torch.full(state.shape[:-1], limit - horizon))
+            return self._value(tensordict["observation"], limit - tensordict["step_count"])
 
-        returns = member_returns(
+        returns, tail_weight, num_steps = member_returns(
             self.model_env, policy, starts, horizon=horizon, gamma=1.0, num_rollouts=ROLLOUTS,
-            deterministic=True, final_value=later, seed=self.seed,
-        ).returns  # fmt: skip
-        return returns.mean((1, 2)), returns.var(-1).mean(1), returns.mean(-1)
+            deterministic=True, stop_fn=stop_fn, final_value=later, seed=self.seed,
+        )  # fmt: skip
+        stopped = float(tail_weight.logical_and(num_steps < horizon).float().mean())
+        return returns.mean((1, 2)), returns.var(-1).mean(1), returns.mean(-1), stopped
 
     def _calibrate(self) -> float:
         errors, variances = [], []
         for episode in self._judged:
             limit = self.limit if episode["next", "terminated"][-1] else len(episode)
-            value, within, between = self._imagined(_Replay(episode["action"]), episode["observation"][:1], limit)
+            value, within, between, _ = self._imagined(_Replay(episode["action"]), episode["observation"][:1], limit)
             errors.append(float(returns_to_go(episode)[0] - value[0]))
             variances.append(float(between[0].var(correction=1) + within[0]))
         error, variance = torch.tensor(errors), torch.tensor(variances)
@@ -187,7 +207,8 @@ class Judge:
         beyond = float(error.var(correction=0) - variance.mean())
         self.unforeseen = max(beyond, (0.02 * self.scale) ** 2)
         scores = (error.abs() / (variance + self.unforeseen + self.bias**2).sqrt()).sort().values.tolist()
-        return scores[min(math.ceil((len(scores) + 1) * self.confidence), len(scores)) - 1]
+        conformal = scores[min(math.ceil((len(scores) + 1) * self.confidence), len(scores)) - 1]
+        return max(conformal, NormalDist().inv_cdf((1 + self.confidence) / 2))
 
     def _trusted(self) -> int:
         """Steps that the members predict better than the mean of all states, on held-out episodes."""

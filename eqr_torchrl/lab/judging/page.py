@@ -16,7 +16,7 @@ from eqr_torchrl.imagination import ModelBasedEnv, never_terminates
 from eqr_torchrl.lab.diagnostics import held_out_errors, member_returns
 from eqr_torchrl.lab.envs import rules_for
 from eqr_torchrl.lab.judging.judge import ROLLOUTS, Judge, Judgement
-from eqr_torchrl.lab.logs import disagreement, episodes_of, read_transitions, split_episodes
+from eqr_torchrl.lab.logs import episodes_of, read_transitions, split_episodes
 from eqr_torchrl.lab.logs.reading import named_entries
 from eqr_torchrl.lab.runs import LoopSettings, SpaceOnly, latest_checkpoint, load_agent, load_checkpoint, read_csv
 from eqr_torchrl.lab.runs.checkpoint import CHECKPOINT_FOLDER, read_file, restore_module
@@ -53,12 +53,10 @@ def offline_report(
     reward = explained.pop() if model_env.world_model.predicts_reward else math.nan
     known = [share for share in explained if not math.isnan(share)] or explained  # of entries that change
     median, least = statistics.median(known), min(known)
-    typical = disagreement(model_env.world_model, held_out["observation"], held_out["action"]).quantile(0.99)
 
     state = held_out["observation"].to(model_env.device)
     with set_exploration_type(ExplorationType.DETERMINISTIC):  # as it is judged
         action = policy(held_out.select("observation").to(model_env.device))["action"]
-    far = disagreement(model_env.world_model, state, action).gt(typical).float().mean()
     low, high = train["observation"].amin(0), train["observation"].amax(0)
     margin = _MARGIN * (high - low)
     rows = (value.expand(model_env.world_model.num_members, *value.shape) for value in (state, action))
@@ -75,8 +73,8 @@ def offline_report(
         f"{median:.0%} of the change of a typical entry, {least:.0%} of the worst, "
         f"{entries[explained.index(least)]}" + ("" if math.isnan(reward) else f", and {reward:.0%} of the reward"),
         f"how far            errors of imagined logged actions {reach} {judge.trusted} steps",
-        f"leaves the data    at {far:.0%} of held-out states its action is less certain than 99 % of those logged; "
-        f"next states more than {_MARGIN:.0%} outside the logged range: {', '.join(beyond) or 'none'}",
+        f"leaves the data    {found.left:.0%} of imagined episodes come to where the models disagree more than anywhere in "
+        f"the held-out ones; next states more than {_MARGIN:.0%} outside the logged range: {', '.join(beyond) or 'none'}",
         *_early_ends(judge, policy, train),
         f"logging policy     return {judge.logged} of an episode, mean of {of}",
         f"this policy        {called}return {found} of an episode: {judge.confidence:.0%} interval of the mean of "

@@ -247,7 +247,11 @@ class _Script(NamedTuple):
                 group, _, choice = str(error.missing_cfg_file).rpartition("/")
                 known = sorted(error.options or ())
             problem = f"unknown {group}={choice}{_hint(choice, known, f'{group}=')} Choices: {', '.join(known)}."
-            own = f" An environment of your own: env.name={choice}." if group == "env" and ":" in choice else ""
+            own = (
+                f" An environment of your own: env=pendulum env.name={choice}."
+                if group == "env" and ":" in choice
+                else ""
+            )
             raise CommandLineError(problem + own) from error
         except (HydraException, OmegaConfBaseException) as error:
             # the first word without which it composes: keys depend on choices, and choices on where they are found

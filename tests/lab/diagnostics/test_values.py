@@ -178,7 +178,7 @@ def test_what_comes_after_the_horizon_is_given_by_final_value():
     def final_value(tensordict):
         return tensordict["observation"].squeeze(-1) * torch.tensor([[10.0], [20.0], [30.0]])
 
-    returns, weight = member_returns(
+    returns, weight, _ = member_returns(
         model_env(), gaussian_policy(), torch.tensor([[2.0]]), horizon=2, gamma=0.5, num_rollouts=3, deterministic=True,
         final_value=final_value,
     )  # fmt: skip
@@ -191,7 +191,7 @@ def test_nothing_comes_after_termination():
     def at_once(next_observation, action):
         return torch.ones_like(next_observation, dtype=torch.bool)
 
-    returns, weight = member_returns(
+    returns, weight, _ = member_returns(
         model_env(termination_fn=at_once), gaussian_policy(), torch.tensor([[2.0]]), horizon=2, gamma=0.5,
         final_value=lambda tensordict: torch.full(tensordict.batch_size, 100.0),
     )  # fmt: skip
