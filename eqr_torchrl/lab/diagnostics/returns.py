@@ -132,8 +132,8 @@ def member_returns(
         num_rollouts: rollouts from each state in each member, P.
         alpha: entropy temperature.
         deterministic: take the deterministic actions.
-        stop_fn: maps observations ``[M, R * P, S]`` and actions ``[M, R * P, A]`` to bool ``[M, R * P, 1]``: where true,
-            the rollout stops before this action, and the rest is :math:`v_m`.
+        stop_fn: maps observations ``[M, R * P, S]`` and actions ``[M, R * P, A]`` to bool ``[M, R * P, 1]``: where
+            true, the rollout stops before this action, and the rest is :math:`v_m`.
         final_value: :math:`v_m`, the value after the last step: maps a tensordict with ``observation``, ``action`` and
             ``step_count``, the steps before it, batch size ``[M, R * P]``, to values of the same shape in member m.
             Defaults to 0.

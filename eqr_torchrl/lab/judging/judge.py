@@ -20,8 +20,10 @@ ROLLOUTS = 8  # in each member from each state
 
 
 class Judgement(NamedTuple):
-    """Expected return of an episode, in units of reward, an interval, and the share of imagined episodes that leave the
-    data; see :class:`Judge`."""
+    """Expected return of an episode, in units of reward, and an interval; see :class:`Judge`.
+
+    ``left`` is the share of imagined episodes that leave the data.
+    """
 
     value: float
     low: float
@@ -57,12 +59,12 @@ class Judge:
     .. math:: \hat J_1 = \mathrm{E}_m \mathrm{E}_{s_0} \Big[ \sum_{t<L} r_t \Big], \qquad
         \hat J_0 = \mathrm{E}_m \mathrm{E}_{s_0} \Big[ \sum_{t<T} r_t + V(s_T, L - T) \Big]
 
-    So :math:`\hat J_1` believes the members everywhere, and :math:`\hat J_0` credits a policy that has left the data with
-    what the logging policy would earn from there on. The value is their mean, and the interval reaches from the smaller
-    of both less :math:`q\,s` to the larger of both and :math:`q\,s`.
+    So :math:`\hat J_1` believes the members everywhere, and :math:`\hat J_0` credits a policy that has left the data
+    with what the logging policy would earn from there on. The value is their mean, and the interval holds
+    :math:`\hat J_0 \pm q\,s_0` and :math:`\hat J_1 \pm q\,s_1`.
 
-    The logged actions of held-out episodes are imagined from their first
-    states for ``horizon`` steps h, since errors grow where no policy corrects them. Later steps count with
+    For s and q, the logged actions of held-out episodes are imagined from their first states for ``horizon`` steps h,
+    since errors grow where no policy corrects them. Later steps count with
     :math:`V(s_h, L - h)`, the value of the logging policy for a state and so many steps, which is fitted to the
     training episodes (ridge regression on random features). ``bias`` is the mean error of these returns, and
     ``unforeseen`` the variance of the errors beyond that of members and rollouts, such as from a rare end that no
@@ -180,8 +182,7 @@ class Judge:
     def _imagined(
         self, policy: Any, starts: Tensor, limit: int, horizon: int | None = None, stop_fn: Any = None
     ) -> tuple[Tensor, Tensor, Tensor, float]:
-        """Mean return of each start ``[R]``, variance of a return in a member ``[R]``, means of members ``[R, M]``,
-        and the share of episodes that were stopped."""
+        """Mean return of each start ``[R]``, its variance in a member ``[R]``, members' means ``[R, M]``, share stopped."""
         horizon = min(horizon or self.horizon, limit)
 
         def later(tensordict: TensorDictBase) -> Tensor:  # [M, R * P]
