@@ -286,7 +286,7 @@ def test_next_states_are_outside_beyond_a_twentieth_of_the_range(beyond, message
     train, held_out = data[: 15 * LIMIT], data[15 * LIMIT :]
     judge = Judge(ModelBasedEnv(Bound(beyond), specs_of(data), termination_fn=never_terminates), train, held_out)
     lines = offline_report(judge, Constant(0.0), train, names=["level", "price"])
-    assert lines[2].endswith(f"next states more than 5% outside the logged range: {message}")
+    assert lines[2].endswith(f"next states over 5% outside the logged range: {message}")
 
 
 def test_the_page_names_the_worst_entry_and_what_the_policy_is_the_best_of(walk):

@@ -182,7 +182,7 @@ class Judge:
     def _imagined(
         self, policy: Any, starts: Tensor, limit: int, horizon: int | None = None, stop_fn: Any = None
     ) -> tuple[Tensor, Tensor, Tensor, float]:
-        """Mean return of each start ``[R]``, its variance in a member ``[R]``, members' means ``[R, M]``, share stopped."""
+        """Means of starts ``[R]``, variance within a member ``[R]``, members' means ``[R, M]``, share left."""
         horizon = min(horizon or self.horizon, limit)
 
         def later(tensordict: TensorDictBase) -> Tensor:  # [M, R * P]

@@ -73,8 +73,8 @@ def offline_report(
         f"{median:.0%} of the change of a typical entry, {least:.0%} of the worst, "
         f"{entries[explained.index(least)]}" + ("" if math.isnan(reward) else f", and {reward:.0%} of the reward"),
         f"how far            errors of imagined logged actions {reach} {judge.trusted} steps",
-        f"leaves the data    in {found.left:.0%} of imagined episodes the models come to disagree more than anywhere in "
-        f"held-out ones; next states more than {_MARGIN:.0%} outside the logged range: {', '.join(beyond) or 'none'}",
+        f"leaves the data    in {found.left:.0%} of imagined episodes the models come to disagree more than anywhere "
+        f"in held-out ones; next states over {_MARGIN:.0%} outside the logged range: {', '.join(beyond) or 'none'}",
         *_early_ends(judge, policy, train),
         f"logging policy     return {judge.logged} of an episode, mean of {of}",
         f"this policy        {called}return {found} of an episode: {judge.confidence:.0%} interval of the mean of "

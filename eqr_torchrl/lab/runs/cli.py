@@ -247,12 +247,9 @@ class _Script(NamedTuple):
                 group, _, choice = str(error.missing_cfg_file).rpartition("/")
                 known = sorted(error.options or ())
             problem = f"unknown {group}={choice}{_hint(choice, known, f'{group}=')} Choices: {', '.join(known)}."
-            own = (
-                f" An environment of your own: env=pendulum env.name={choice}."
-                if group == "env" and ":" in choice
-                else ""
-            )
-            raise CommandLineError(problem + own) from error
+            if group == "env" and ":" in choice:
+                problem += f" An environment of your own: env=pendulum env.name={choice}."
+            raise CommandLineError(problem) from error
         except (HydraException, OmegaConfBaseException) as error:
             # the first word without which it composes: keys depend on choices, and choices on where they are found
             rank = {word.key_or_group: 1 if self._choices(word.key_or_group) else 2 for word in _parse(job)}

@@ -128,7 +128,7 @@ MISTAKES = {
     "optim.rate=1": r"unknown key optim.rate; did you mean optim.rate_actor or optim.rate_critic\?",
     "optim.kind=1": r"unknown key optim.kind; did you mean loss.utility.kind\?",
     "algorithm=mbop": r"unknown algorithm=mbop; did you mean algorithm=mbpo\? Choices: eqr_sac, incomplete, mbpo\.",
-    "env=my_module:Env": r"unknown env=my_module:Env. Choices: pendulum, .* your own: env=pendulum env.name=my_module:Env\.",
+    "env=my_module:Env": r"unknown env=my_module:Env. Choices: .* own: env=pendulum env.name=my_module:Env\.",
     "env=dmc/cheetah": r"unknown env=dmc/cheetah; did you mean env=dmc/cheetah-run\? Choices: pendulum, dmc/cheetah",
     "gamma=high": r"gamma must be a number, got 'high'\.",
     "cuda_graph=maybe": r"cuda_graph must be true or false, got 'maybe'\.",
