@@ -156,6 +156,35 @@ def paid_log(num_episodes=60):
     return data
 
 
+class Parting(Paid):
+    """Members agree up to 3, beyond which one of three is a unit away; rewards are 1 in the log and imagined as 2 there.
+
+    The logging policy stays below 3. A policy of steps of 1 from 0 is beyond at its fourth step.
+    """
+
+    def forward(self, observation, action):
+        loc, scale = super().forward(observation, action)
+        beyond = (observation > 3.0).to(loc)
+        parted = beyond * torch.tensor([0.0, 0.0, 1.0]).view(3, 1, 1)
+        return torch.cat([loc[..., :1] + parted, loc[..., 1:] + beyond], -1), scale
+
+
+def test_a_policy_that_leaves_the_data_is_judged_between_the_members_and_the_logging_policy():
+    """From 0 with steps of 1: states 0, 1, 2, 3 earn 1 each, then eight steps earn 2 (20 in all), or as logged 1 (12)."""
+    data = paid_log(40)
+    data["observation"].clamp_(-2.5, 2.5)
+    data["observation"].view(40, LIMIT, 1)[:, 0] = 0.0
+    train, held_out = data[: 30 * LIMIT], data[30 * LIMIT :]
+    env = ModelBasedEnv(Parting(drift=0.0, noise=0.0), specs_of(data), termination_fn=never_terminates)
+    judge = Judge(env, train, held_out)
+    stays, leaves = judge(Constant(0.2)), judge(Constant(1.0))
+    assert stays.left == 0.0 and stays.value == pytest.approx(12.0, abs=0.1) and stays.high - stays.low < 0.5
+    assert leaves.left == 1.0 and leaves.value == pytest.approx(16.0, abs=0.2)
+    assert leaves.low == pytest.approx(12.0, abs=0.5) and leaves.high == pytest.approx(20.0, abs=0.5)
+    line = offline_report(judge, Constant(1.0), train)[2]
+    assert line.startswith("leaves the data    in 100% of imagined episodes")
+
+
 def test_an_error_that_all_held_out_episodes_share_is_not_averaged_away():
     """Twelve rewards of 1 that are imagined 0.3 too high: 15.6 in place of 12, for a mean of ten episodes too."""
     train, held_out = split_episodes(paid_log(), 0.3, seed=0)

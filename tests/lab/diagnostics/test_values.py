@@ -187,6 +187,22 @@ def test_what_comes_after_the_horizon_is_given_by_final_value():
     torch.testing.assert_close(weight, torch.full((1, 3, 3), 0.25))
 
 
+def test_a_rollout_stops_where_told_and_the_rest_is_given_by_final_value():
+    """In member m the states are 2 g^t; it stops at the first below 1.4, before that state's reward."""
+    returns, weight, num_steps = member_returns(
+        model_env(), gaussian_policy(), torch.tensor([[2.0]]), horizon=4, gamma=0.5, num_rollouts=3, deterministic=True,
+        stop_fn=lambda observation, action: observation < 1.4,
+        final_value=lambda tensordict: 100.0 + tensordict["step_count"],
+    )  # fmt: skip
+    steps = [1, 4, 2]  # 2, 1; 2, 2, 2, 2, 2; 2, 1.6, 1.28
+    expected = [
+        sum(0.5**t * 2 * g**t for t in range(n)) + 0.5**n * (100 + n) for g, n in zip(GAINS, steps, strict=True)
+    ]
+    torch.testing.assert_close(returns, torch.tensor(expected).view(1, 3, 1).expand(1, 3, 3))
+    torch.testing.assert_close(weight, 0.5**num_steps)
+    assert num_steps[0, :, 0].tolist() == steps
+
+
 def test_nothing_comes_after_termination():
     def at_once(next_observation, action):
         return torch.ones_like(next_observation, dtype=torch.bool)
