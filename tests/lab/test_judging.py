@@ -157,9 +157,9 @@ def paid_log(num_episodes=60):
 
 
 class Parting(Paid):
-    """Members agree up to 3, beyond which one of three is a unit away; rewards are 1 in the log and imagined as 2 there.
+    """Members agree up to 3; beyond, one of three is a unit away, and rewards of 1 are imagined as 2.
 
-    The logging policy stays below 3. A policy of steps of 1 from 0 is beyond at its fourth step.
+    The logging policy stays below 3.
     """
 
     def forward(self, observation, action):
@@ -170,7 +170,7 @@ class Parting(Paid):
 
 
 def test_a_policy_that_leaves_the_data_is_judged_between_the_members_and_the_logging_policy():
-    """From 0 with steps of 1: states 0, 1, 2, 3 earn 1 each, then eight steps earn 2 (20 in all), or as logged 1 (12)."""
+    """From 0 with steps of 1: states 0 to 3 earn 1 each, the eight steps after them 2 (20 in all) or as logged 1 (12)."""
     data = paid_log(40)
     data["observation"].clamp_(-2.5, 2.5)
     data["observation"].view(40, LIMIT, 1)[:, 0] = 0.0
