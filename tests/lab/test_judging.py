@@ -170,7 +170,7 @@ class Parting(Paid):
 
 
 def test_a_policy_that_leaves_the_data_is_judged_between_the_members_and_the_logging_policy():
-    """From 0 with steps of 1: states 0 to 3 earn 1 each, the eight steps after them 2 (20 in all) or as logged 1 (12)."""
+    """From 0 with steps of 1: states 0 to 3 earn 1 each, the eight after them 2 (20 in all) or, as logged, 1 (12)."""
     data = paid_log(40)
     data["observation"].clamp_(-2.5, 2.5)
     data["observation"].view(40, LIMIT, 1)[:, 0] = 0.0
