@@ -50,7 +50,7 @@ def logs_section(table: pd.DataFrame) -> str:
     made = ", ".join(f"{NAMES[name]} {updates[name]:,}" for name in shown)
     lines = [
         "\n## Learning from logs\n",
-        "Returns of ten episodes of the policy that was kept (ours: by its judged lower end; CQL, IQL and TD3+BC of "
+        "Returns of ten episodes of the policy that was kept (ours: by its judged return; CQL, IQL and TD3+BC of "
         f"d3rlpy at their defaults and cloning: the last), seed by seed. Updates on the same log: {made}. "
         "`benchmarks/offline_data.py` makes the logs, `benchmarks/offline.py` the runs "
         "({doc}`../how_to/learn_from_logs`).\n",

@@ -5,10 +5,10 @@
     PYTHONPATH=benchmarks python benchmarks/offline.py data/Crane-medium.npz crane:Crane
 
 Each line of benchmarks/results/offline.csv is one run, and a run that is there is skipped: the return of ten episodes
-in the simulator of the policy that was kept (ours: of the best lower end; d3rlpy: the last, since it has no rule), the
-mean return of the log, and for ours the judged interval and whether it held. benchmarks/results_page.py makes a table
-of them. d3rlpy lives in an environment of its own. Ours are given the task's rule of terminations and its time limit,
-as the user of a plant would state them; overrides after -- go to examples/offline.py too.
+in the simulator of the policy that was kept (ours: of the best judged return; d3rlpy: the last, since it has no
+rule), the mean return of the log, and for ours the judged interval and whether it held. benchmarks/results_page.py
+makes a table of them. d3rlpy lives in an environment of its own. Ours are given the task's rule of terminations and its
+time limit, as the user of a plant would state them; overrides after -- go to examples/offline.py too.
 """
 
 from __future__ import annotations

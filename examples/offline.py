@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torchrl.objectives import SoftUpdate
 
 from eqr_torchrl.functional import reward_unit
@@ -24,7 +25,7 @@ from eqr_torchrl.objectives import make_update
 
 
 def main(cfg: DictConfig) -> float | None:
-    """Trains one policy; returns the lower end of its judged return, ``None`` if the run was finished before."""
+    """Trains one policy; returns its judged return, ``None`` if the run was finished before."""
     seed_everything(cfg.seed)
     data = logs.read_transitions(cfg.data.path, columns=cfg.data.columns)
     print(*logs.check_transitions(data, columns=cfg.data.columns, **cfg.bounds), sep="\n")
@@ -39,21 +40,22 @@ def main(cfg: DictConfig) -> float | None:
     actor, critic = instantiate(cfg.actor, env), instantiate(cfg.critic, env)
     world_model, judges = instantiate(cfg.world_model, env), instantiate(cfg.world_model, env)
     fit, fit_judges = instantiate(cfg.fit, world_model), instantiate(cfg.fit, judges)
-    unit = train["next", "reward"].std(correction=0).item()
-    model = logs.PenalizedModel(world_model, cfg.penalty * unit) if cfg.penalty else world_model
+    penalty = cfg.penalty * train["next", "reward"].std(correction=0).item()
+    model = logs.PenalizedModel(world_model, penalty) if penalty else world_model
     imagine = instantiate(cfg.rollout, model, env, **rules)
     model_buffer = instantiate(cfg.model_buffer, imagine.capacity, batch_size=cfg.batch_size)
     successors = instantiate(cfg.successors, imagine.model_env)
     loss = instantiate(cfg.loss, actor, [critic]).make_value_estimator(gamma=cfg.gamma)
     optimizer, updater = instantiate(cfg.optim, loss), SoftUpdate(loss, tau=cfg.tau)
+    average = AveragedModel(actor, multi_avg_fn=get_ema_multi_avg_fn(cfg.average))  # the policy that is judged and kept
     near = logs.NearTheLog(actor, critic, loss.utility, train, weight=cfg.clone_weight, gamma=cfg.gamma)
     update = make_update(  # the values of the clone come first, then a better policy near what is good in the log
         lambda batch: near(loss(successors(batch)), improve=run.step > cfg.values_first, unit=loss.value_unit),
-        optimizer, updater, sample=model_buffer.sample,
+        optimizer, updater, sample=model_buffer.sample, after_step=lambda: average.update_parameters(actor),
     )  # fmt: skip
     judge = found = cast(Any, None)  # made after the fit; the last judgement
-    parts = {"loss": loss, "optimizer": optimizer, "model_buffer": model_buffer, "judges": judges}
-    run.keep(env=env, policy=actor, world_model=world_model, **parts)
+    parts = {"loss": loss, "optimizer": optimizer, "average": average, "model_buffer": model_buffer, "judges": judges}
+    run.keep(env=env, policy=average.module, world_model=world_model, **parts)
     run.evaluate_with(lambda num_episodes, seed: [judge.as_row(found)])
     with run:
         for step in run.steps():
@@ -62,23 +64,21 @@ def main(cfg: DictConfig) -> float | None:
                 run.log("model", {"policy": fit(train), "judges": fit_judges(train)})
                 run.log("clone", logs.clone_behaviour(actor, train, num_steps=cfg.clone_steps))
                 continue
-            if judge is None:
-                judge = Judge(ModelBasedEnv(judges, env, **rules), train, held_out, max_episode_steps=limit)
-                if cfg.stop_level:
-                    imagine.stop_fn = logs.uncertainty_stop(world_model, held_out, level=cfg.stop_level)
+            judge = judge or Judge(ModelBasedEnv(judges, env, **rules), train, held_out, max_episode_steps=limit)
+            imagine.stop_fn = imagine.stop_fn or logs.uncertainty_stop(world_model, held_out, level=cfg.stop_level)
             if (step - 1) % cfg.retrain_every == 0:
                 run.log("rollout", imagine(instantiate(cfg.inference)(actor), train, model_buffer))  # imagine
             run.log("train", update())  # learn values, improve the policy
             if step % cfg.eval_every == 0 or step == cfg.env_steps:
-                found = judge(actor)  # the run keeps the policy of the best lower end
+                found = judge(average.module)  # the run keeps the policy of the best value
                 run.log("judged", found._asdict())
-                print(f"step {step}: return {found}{', kept' * (found.low > run.best_return)}", flush=True)
+                print(f"step {step}: return {found}{', kept' * (found.value > run.best_return)}", flush=True)
                 if simulator is not None:  # nothing is chosen by it
-                    rows = evaluate(simulator, actor, num_episodes=cfg.eval_episodes, seed=cfg.seed)
+                    rows = evaluate(simulator, average.module, num_episodes=cfg.eval_episodes, seed=cfg.seed)
                     run.log("simulator", {"return": sum(row["episode_return"] for row in rows) / len(rows)})
     if judge is not None:
-        print(*kept_report(run.folder, judge, actor, train), sep="\n")
-        plot_learning_curve(run.folder, ylabel="judged return, lower end")
+        print(*kept_report(run.folder, judge, average.module, train), sep="\n")
+        plot_learning_curve(run.folder, ylabel="judged return")
     return run.last_return
 
 

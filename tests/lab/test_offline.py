@@ -72,27 +72,27 @@ def start(log):
 
 @pytest.fixture(scope="module")
 def learned(start):
-    """A finished run: its folder, the lower end of its judged return, and what it printed."""
+    """A finished run: its folder, its judged return, and what it printed."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        folder, low = start("run")
-    return folder, low, printed.getvalue()
+        folder, value = start("run")
+    return folder, value, printed.getvalue()
 
 
 def test_a_log_becomes_a_policy_and_a_page_about_it(learned):
-    folder, low, printed = learned
+    folder, value, printed = learned
     assert "ok      order" in printed and "advice   " in printed
     judged = [row for row in read_csv(folder / "metrics.csv") if row["judged/low"]]
     assert float(judged[-1]["judged/low"]) <= float(judged[-1]["judged/value"]) <= float(judged[-1]["judged/high"])
     evaluations = read_csv(folder / "evaluations.csv")
     assert {row["env"] for row in evaluations} == {"plant"}
-    lows = [float(row["episode_return"]) for row in evaluations]
-    assert lows[-1] == pytest.approx(low, rel=1e-5)
-    kept = [i for i, found in enumerate(lows) if found > max([-float("inf"), *lows[:i]])]
+    values = [float(row["episode_return"]) for row in evaluations]
+    assert values[-1] == pytest.approx(value, rel=1e-5)
+    kept = [i for i, found in enumerate(values) if found > max([-float("inf"), *values[:i]])]
     lines = [line for line in printed.splitlines() if line.startswith("step ")]  # one for each judgement
     assert [line.split(":")[0] for line in lines] == ["step 3", "step 6"]
     assert [i for i, line in enumerate(lines) if line.endswith("), kept")] == kept
-    best = load_agent(folder, which="best")  # the policy of the best lower end, without any simulator
-    assert best.evaluation["mean_return"] == pytest.approx(max(lows), rel=1e-5)
+    best = load_agent(folder, which="best")  # the policy of the best judged return, without any simulator
+    assert best.evaluation["mean_return"] == pytest.approx(max(values), rel=1e-5)
     agent = load_agent(folder)
     assert agent.world_model.num_members == 5
     assert agent.make_model_env(toy_env()).termination_fn is never_terminates  # nothing in the log terminated
@@ -198,7 +198,7 @@ def test_the_page_at_the_end_is_about_the_policy_that_was_kept(start, monkeypatc
     monkeypatch.setattr(Judge, "__call__", judge)
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         folder, low = start("best", "eval_every=2", "log_every=2", "values_first=0")
-    assert low == 2.0 and load_agent(folder, which="best").env_steps == 2
+    assert low == 3.0 and load_agent(folder, which="best").env_steps == 2
     assert "this policy        (step 2, checkpoints/policy_best.pt) return " in printed.getvalue()
     assert "; the best of 3 judgements" in printed.getvalue()
     assert not torch.equal(judged[0], judged[2]) and torch.equal(judged[3], judged[0])  # the one of the page

@@ -173,8 +173,8 @@ class Judge:
         return Judgement(sum(values) / len(values), min(lows), max(highs), left)
 
     def as_row(self, found: Judgement) -> EpisodeRow:
-        """The lower end as an evaluation of one episode: the score by which a run keeps a policy."""
-        return {"episode": 0, "episode_return": found.low, "episode_length": self.limit, "terminated": 0}
+        """The value as an evaluation of one episode: the score by which a run keeps a policy."""
+        return {"episode": 0, "episode_return": found.value, "episode_length": self.limit, "terminated": 0}
 
     def _is_whole(self, episode: TensorDictBase) -> bool:
         return len(episode) >= 0.9 * self.limit or bool(episode["next", "terminated"][-1])

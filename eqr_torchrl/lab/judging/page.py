@@ -131,10 +131,10 @@ def judged_loop(config: Any) -> LoopSettings:
     Settings of its rollouts and models are checked too, and refused where they would do nothing.
     """
     settings = LoopSettings.of(config)
-    check_types({"stop_level": "float", "penalty": "float"}, config)
+    check_types({"stop_level": "float", "penalty": "float", "average": "float"}, config)
     if settings.eval_every is None:
         raise ValueError("eval_every must be at least 1, since a policy is kept by its judgement: got null.")
-    for name, largest in (("stop_level", 1.0), ("penalty", math.inf)):
+    for name, largest in (("stop_level", 1.0), ("penalty", math.inf), ("average", 1.0)):
         if not 0 <= (value := config.get(name, 0.0)) <= largest:
             raise ValueError(f"{name} must be in [0, {largest:g}], got {value}.")
     if (limit := config.get("max_episode_steps")) is not None:

@@ -41,7 +41,7 @@ def disagreement(world_model: WorldModel, observation: Tensor, action: Tensor) -
 
 def uncertainty_stop(
     world_model: WorldModel, held_out: TensorDictBase, *, level: float = 0.99
-) -> Callable[[Tensor, Tensor], Tensor]:
+) -> Callable[[Tensor, Tensor], Tensor] | None:
     """A rule that ends imagined rollouts where members disagree more than they do on held-out data.
 
     The last transition is still imagined: the members' values differ there, which a cautious utility avoids.
@@ -49,11 +49,11 @@ def uncertainty_stop(
     Args:
         world_model: fitted members.
         held_out: transitions that it was not fitted to, batch size ``[n]``.
-        level: share of the held-out transitions with less disagreement.
+        level: share of the held-out transitions with less disagreement; 0 for no rule.
 
     Returns:
         A function of observation ``[*B, S]`` and action ``[*B, A]`` to bool ``[*B, 1]``, with an attribute
-        ``threshold``, for ``stop_fn`` of :func:`~eqr_torchrl.imagination.branched_rollout`.
+        ``threshold``, for ``stop_fn`` of :func:`~eqr_torchrl.imagination.branched_rollout`; ``None`` if ``level`` is 0.
 
     Examples:
         >>> from eqr_torchrl import GaussianEnsemble
@@ -61,6 +61,8 @@ def uncertainty_stop(
         >>> int(stop(torch.randn(4, 3), torch.zeros(4, 1)).numel())
         4
     """
+    if not level:
+        return None
     found = disagreement(world_model, held_out["observation"], held_out["action"])
     threshold = float(found.quantile(level))
 
