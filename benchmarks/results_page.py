@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 from logs_section import logs_section
 from peers_section import draw_peers, peer_curves, peers_section
-from suite import LONGER, SETTINGS, WINDOW, best_mean, draw_suite, longer_section, suite_section
+from suite import LONGER, SETTINGS, WINDOW, best_mean, draw_panels, draw_suite, longer_section, suite_section
 
 from eqr_torchrl.lab.comparison import learning_curves, read_runs
 from eqr_torchrl.lab.figures import COLOURS, LINES, saved_figure
@@ -245,10 +245,13 @@ def main() -> None:
     suite = pd.concat(sections.values(), ignore_index=True)  # without runs that have a note
     suite, longer = (suite[(suite["settings"] == s) & suite["env"].str.startswith("dmc/")] for s in (SETTINGS, LONGER))
     if len(suite):
-        draw_suite(suite, others, args.out / "figures" / "suite.png")
-        page.append(suite_section(suite, others, Path("figures") / "suite.png"))
+        aggregate, panels = Path("figures") / "suite.png", Path("figures") / "suite_tasks.png"
+        draw_suite(suite, others, args.out / aggregate)
+        draw_panels(suite, others, args.out / panels)
+        page.append(suite_section(suite, others, (aggregate, panels)))
     if len(longer):
-        page.append(longer_section(longer, others))
+        draw_panels(longer, others, args.out / "figures" / "longer.png")
+        page.append(longer_section(longer, others, Path("figures") / "longer.png"))
     if (args.results / "peers.csv").exists():
         peers = peer_curves(pd.read_csv(args.results / "peers.csv"), whole)
         draw_peers(peers, args.out / "figures" / "peers.png")
@@ -256,7 +259,7 @@ def main() -> None:
     if (args.results / "offline.csv").exists():
         page.append(logs_section(pd.read_csv(args.results / "offline.csv")))
     for task, shown in sections.items():
-        if len(shown):
+        if len(shown) and task not in set(suite["env"]):  # which has its panel
             draw(task, shown, published, args.out / figure_path(task))
             page.append(main_section(task, shown))
         appendix.append(task_section(task, curves[curves["env"] == task], info, source))

@@ -85,6 +85,31 @@ def draw_suite(curves: pd.DataFrame, others: pd.DataFrame, path: Path) -> None:
         right.set(xlabel=f"return / 1,000 after {steps[-1]:,} steps", ylabel="share of runs above", ylim=(0, 1.02))
 
 
+def draw_panels(curves: pd.DataFrame, others: pd.DataFrame, path: Path) -> None:
+    """One panel a task: seeds, their mean, and the published means of EQR-SAC at the steps shown."""
+    tasks, limit = sorted(curves["env"].unique()), curves["env_steps"].max()
+    columns = len(tasks) if len(tasks) < 6 else 4
+    rows = -(-len(tasks) // columns)
+    published = others[(others["system"] == PUBLISHED) & (others["env_steps"] <= limit)]
+    with saved_figure(path, 6.8, 1.35 * rows + 0.4) as figure:
+        panels = figure.subplots(rows, columns, squeeze=False, sharex=True)
+        for panel in panels.flat[len(tasks) :]:
+            panel.axis("off")
+        for task, panel in zip(tasks, panels.flat, strict=False):
+            table = curves[curves["env"] == task].pivot(index="env_steps", columns="seed", values="episode_return")
+            panel.plot(table.index, table, color=COLOURS[0], linewidth=0.6, alpha=0.6)
+            (mean,) = panel.plot(table.dropna().index, table.dropna().mean(axis=1), color=COLOURS[0], linewidth=1.8)
+            marks = published[published["env"] == task]
+            (mark,) = panel.plot(marks["env_steps"], marks["episode_return"], "ko", markersize=4, clip_on=False)
+            mark.set_in_layout(False)  # without a mark its box is no number
+            panel.set(title=task.removeprefix("dmc/"), xlim=(0, limit), ylim=(0, None))
+            panel.title.set_fontsize(7)
+            panel.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value else "0")
+        figure.legend([mean, mark], ["one setting", "EQR-SAC, published"], loc="outside upper center", ncols=2)
+        figure.supxlabel("environment steps", fontsize=8)
+        figure.supylabel("return", fontsize=8)
+
+
 def best_mean(means: pd.Series) -> float:
     """The largest trailing mean of a run; the first ones are of fewer evaluations, which count if there are no more."""
     return float(means.iloc[min(WINDOW, len(means)) - 1 :].max())
@@ -99,8 +124,8 @@ def kept_shares(curves: pd.DataFrame) -> dict[str, list[float]]:
     return found
 
 
-def suite_section(curves: pd.DataFrame, others: pd.DataFrame, figure: Path) -> str:
-    """Heading, figure and table of all tasks, ours beside the published means at the last common step."""
+def suite_section(curves: pd.DataFrame, others: pd.DataFrame, figures: tuple[Path, Path]) -> str:
+    """Heading, figures and table of all tasks, ours beside the published means at the last common step."""
     steps = common_steps(curves)
     step, scores = steps[-1], scores_at(curves, steps[-1])
     runs = sum(len(values) for values in scores.values())
@@ -121,12 +146,13 @@ def suite_section(curves: pd.DataFrame, others: pd.DataFrame, figure: Path) -> s
     )
     lines = [
         "\n## One setting for every task\n",
-        f"![Mean over tasks against environment steps, and the share of runs above each score]({figure.as_posix()})\n",
+        f"![Mean over tasks against steps, and the share of runs above each score]({figures[0].as_posix()})\n",
         f"{runs} runs of {len(scores)} of the 16 tasks, each with the same setting, after {step:,} steps: mean of "
         f"return / 1,000 {stated(mean)}, interquartile mean {stated(iqm)}{resampled}. EQR-SAC, published, has on these "
         f"tasks {means[25_000]:.3f} at 25,000 steps and {means[LATER]:.3f} at {LATER:,} (the marks). "
         "A return is the mean of five evaluations; kept is the last of these over the best, and at least 0.9 in "
         f"{sum(s >= 0.9 for s in shares)} of {len(shares)} runs.\n",
+        f"![Return on each task against environment steps, seeds and mean]({figures[1].as_posix()})\n",
         f"| task | runs | return at {step:,} | kept | EQR-SAC, published at 25,000 | at 100,000 |",
         "|---|---|---|---|---|---|",
     ]
@@ -138,8 +164,8 @@ def suite_section(curves: pd.DataFrame, others: pd.DataFrame, figure: Path) -> s
     return "\n".join(lines) + "\n"
 
 
-def longer_section(curves: pd.DataFrame, others: pd.DataFrame) -> str:
-    """Heading and table of the longer runs, beside what was published of other systems at the same steps."""
+def longer_section(curves: pd.DataFrame, others: pd.DataFrame, figure: Path) -> str:
+    """Heading, figure and table of the longer runs, beside what was published of other systems at the same steps."""
     step = common_steps(curves)[-1]
     scores, kept = scores_at(curves, step), kept_shares(curves)
     theirs = others[(others["env_steps"] == step) & others["env"].isin(scores)]
@@ -150,6 +176,7 @@ def longer_section(curves: pd.DataFrame, others: pd.DataFrame) -> str:
         "kept is the last of these over the best. One seed of each task: a selection, on which the setting also does "
         "well after 25,000 steps. Other systems: published means; BRO and EQR-SAC make ten updates a step, SimbaV2 "
         "eight.\n",
+        f"![Return on each task against environment steps]({figure.as_posix()})\n",
         f"| task | ours | kept | {' | '.join(theirs)} |",
         "|---" * (3 + len(theirs.columns)) + "|",
     ]

@@ -63,7 +63,7 @@ def pages(tmp_path_factory) -> tuple[str, str]:
         patch.syspath_prepend(script.parent)
         patch.setattr(sys, "argv", [script.name, "--results", str(folder), "--out", str(folder)])
         runpy.run_path(str(script), run_name="__main__")
-    for name in ("results_reach", "suite", "peers"):
+    for name in ("results_reach", "suite", "suite_tasks", "longer", "peers"):
         assert (folder / "figures" / f"{name}.png").stat().st_size > 0
     return (folder / "results.md").read_text(), (folder / "results_appendix.md").read_text()
 
