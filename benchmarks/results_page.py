@@ -40,12 +40,17 @@ HEAD = """% Written by benchmarks/results_page.py from benchmarks/results/*.csv.
 
 # Results
 
-These are short runs on CPUs: the paper's benchmark of 250,000 steps, 16 tasks and ten seeds has not been repeated.
+Short runs on CPUs: the paper's benchmark of 250,000 steps, 16 tasks and ten seeds has not been repeated. The
+[notes](#notes) at the end say what figures and tables show and leave out.
+"""
+
+END = """
+## Notes
 
 - **Figures.** Thin lines are seeds, each the trailing mean of five evaluations; the thick line is their mean, up to the
-  last step that all of them reached. Black marks with bars are the published means of EQR-SAC over ten seeds with their
-  standard errors {cite:p}`luis2024value`, with the utility of our runs in the figure where it was published, and with
-  settings that may differ from ours ({doc}`deviations`). The suite has those with the mean utility.
+  last step that all of them reached. Black marks are the published means of EQR-SAC over ten seeds
+  {cite:p}`luis2024value`, with settings that may differ from ours ({doc}`deviations`). The suite has those with the mean
+  utility; elsewhere they have the utility of our runs where it was published, and bars of one standard error.
 - **Tables.** "Last" is the mean of the last five evaluations of a run, "best" the highest such mean. Returns are as the
   environment pays them, `reward_scale` included: `-x0.5` in a name halves all rewards.
 - **Few seeds.** Two or three seeds show that something works, not how often ({doc}`../evaluating`). Seeds 0 and 1 of
@@ -263,6 +268,7 @@ def main() -> None:
             draw(task, shown, published, args.out / figure_path(task))
             page.append(main_section(task, shown))
         appendix.append(task_section(task, curves[curves["env"] == task], info, source))
+    page.append(END)
     draw_first_run(whole, args.out / "figures" / "pendulum_learning_curve.png")
     (args.out / "results.md").write_text("".join(page), encoding="utf-8")
     (args.out / "results_appendix.md").write_text("".join(appendix), encoding="utf-8")
