@@ -49,8 +49,8 @@ END = """
 
 - **Figures.** Thin lines are seeds, each the trailing mean of five evaluations; the thick line is their mean, up to the
   last step that all of them reached. Black marks are the published means of EQR-SAC over ten seeds
-  {cite:p}`luis2024value`, with settings that may differ from ours ({doc}`deviations`). The suite has those with the mean
-  utility; elsewhere they have the utility of our runs where it was published, and bars of one standard error.
+  {cite:p}`luis2024value`, with settings that may differ from ours ({doc}`deviations`). The suite has those with the
+  mean utility; elsewhere they have the utility of our runs where it was published, and bars of one standard error.
 - **Tables.** "Last" is the mean of the last five evaluations of a run, "best" the highest such mean. Returns are as the
   environment pays them, `reward_scale` included: `-x0.5` in a name halves all rewards.
 - **Few seeds.** Two or three seeds show that something works, not how often ({doc}`../evaluating`). Seeds 0 and 1 of
