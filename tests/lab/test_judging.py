@@ -172,15 +172,18 @@ class Parting(Paid):
 def test_a_policy_that_leaves_the_data_is_judged_between_the_members_and_the_logging_policy():
     """From 0 with steps of 1: states 0 to 3 earn 1 each, the eight after them 2 (20 in all) or, as logged, 1 (12)."""
     data = paid_log(40)
-    data["observation"].clamp_(-2.5, 2.5)
-    data["observation"].view(40, LIMIT, 1)[:, 0] = 0.0
+    states = data["observation"].clamp(-2.5, 2.5).view(40, LIMIT, 1)
+    states[:, 0] = 0.0
+    data["observation"] = states.reshape(-1, 1)
+    data["next", "observation"] = torch.cat([states[:, 1:], states[:, -1:]], 1).reshape(-1, 1)
     train, held_out = data[: 30 * LIMIT], data[30 * LIMIT :]
     env = ModelBasedEnv(Parting(drift=0.0, noise=0.0), specs_of(data), termination_fn=never_terminates)
     judge = Judge(env, train, held_out)
     stays, leaves = judge(Constant(0.2)), judge(Constant(1.0))
     assert stays.left == 0.0 and stays.value == pytest.approx(12.0, abs=0.1) and stays.high - stays.low < 0.5
     assert leaves.left == 1.0 and leaves.value == pytest.approx(16.0, abs=0.2)
-    assert leaves.low == pytest.approx(12.0, abs=0.5) and leaves.high == pytest.approx(20.0, abs=0.5)
+    # give or take a standard deviation of the returns in the log, which is taken as 1 where it is 0
+    assert leaves.low == pytest.approx(12.0 - judge.width, abs=0.5) and leaves.high == pytest.approx(20.0, abs=0.5)
     line = offline_report(judge, Constant(1.0), train)[2]
     assert line.startswith("leaves the data    in 100% of imagined episodes")
 
@@ -229,6 +232,29 @@ def test_a_time_limit_beyond_the_log_counts_the_steps_that_no_logged_episode_has
         ValueError, match="max_episode_steps must be at least 12, the longest episode in the log: got 11"
     ):
         Judge(env, train, held_out, max_episode_steps=LIMIT - 1)
+
+
+def test_replays_stop_before_a_tenth_of_them_end_where_the_log_does_not(monkeypatch):
+    """Members that drift by 0.5 a step pass the end at -0.5 at the first t with x_t + 0.5 t > -0.5; no log ended there."""
+
+    class Rising(Paid):
+        def forward(self, observation, action):
+            loc, scale = super().forward(observation, action)
+            return loc + torch.tensor([0.5, 0.0]), scale
+
+    monkeypatch.setattr(Judge, "_trusted", lambda judge: LIMIT)
+    data = walk_log(noise=0.0)
+    data["observation"], data["next", "observation"] = data["observation"] - 3.0, data["next", "observation"] - 3.0
+    train, held_out = split_episodes(data, 0.3, seed=0)
+    env = ModelBasedEnv(
+        Rising(drift=0.0, noise=0.0), specs_of(data), termination_fn=lambda following, action: following > -0.5
+    )
+    judge = Judge(env, train, held_out)
+    ends = []
+    for episode in judge.held_out:
+        states = episode["next", "observation"].flatten() + 0.5 * torch.arange(1, LIMIT + 1)
+        ends.append(next((t + 1 for t, x in enumerate(states.tolist()) if x > -0.5 and t < LIMIT - 1), LIMIT))
+    assert judge.horizon == sorted(ends)[int(0.1 * (len(ends) - 1))] < LIMIT
 
 
 def test_one_member_cannot_be_judged_by():

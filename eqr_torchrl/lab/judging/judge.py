@@ -59,8 +59,9 @@ class Judge:
     .. math:: \hat J_1 = \mathrm{E}_m \mathrm{E}_{s_0} \Big[ \sum_{t<L} r_t \Big], \qquad
         \hat J_0 = \mathrm{E}_m \mathrm{E}_{s_0} \Big[ \sum_{t<T} r_t + V(s_T, L - T) \Big]
 
-    So :math:`\hat J_1` believes the members everywhere, and :math:`\hat J_0` credits a policy that has left the data
-    with what the logging policy would earn from there on. The value is their mean, and the interval holds
+    So :math:`\hat J_1` believes the members everywhere (except for rewards below all of the log), and
+    :math:`\hat J_0` credits a policy that has left the data with what the logging policy would earn from there on, give
+    or take a standard deviation of the returns in the log. The value is their mean, and the interval holds
     :math:`\hat J_0 \pm q\,s_0` and :math:`\hat J_1 \pm q\,s_1`.
 
     For s and q, the logged actions of held-out episodes are imagined from their first states for ``horizon`` steps h,
@@ -79,7 +80,7 @@ class Judge:
 
     Args:
         model_env: two or more fitted members as an environment, with the rule of the episodes' end. If it has no bounds
-            of the reward, it gets the range of those in the log, widened by its length at both ends.
+            of the reward, it gets the range of those in the log, widened by its length.
         train: transitions of training episodes, from :func:`~eqr_torchrl.lab.logs.split_episodes`.
         held_out: transitions of held-out episodes.
         confidence: share of real returns that an interval is to hold. With n held-out episodes it is at most
@@ -89,7 +90,8 @@ class Judge:
         seed: of features and rollouts.
 
     Attributes:
-        horizon: steps of logged actions that are imagined.
+        horizon: steps of logged actions that are imagined: no more than ``trusted``, and before a tenth of them end in
+            the members where they do not in the log.
         limit: the time limit, in steps.
         width: :math:`q`, in standard deviations.
         bias: mean of real minus imagined returns of held-out episodes, in units of reward.
@@ -135,8 +137,9 @@ class Judge:
         returns = torch.stack([returns_to_go(episode)[0] for episode in episodes])
         self.scale = float(returns.std(correction=0)) or 1.0
         low, high = (bound.item() for bound in train["next", "reward"].aminmax())
-        if model_env.reward_bounds is None and low < high:  # tight bounds would cut off noise on one side
-            model_env.reward_bounds = 2 * low - high, 2 * high - low
+        given = model_env.reward_bounds or ((-math.inf, math.inf) if low == high else None)
+        self._inside = given or (2 * low - high, 2 * high - low)  # tight bounds would cut off noise on one side
+        self._beyond = given or (low, 2 * high - low)  # beyond the data no reward is worse than those logged
         is_whole = [self._is_whole(episode) for episode in episodes]
         self.whole = sum(is_whole) if sum(is_whole) > 2 else 0
         self._judged = [episode for episode in self.held_out if self.whole and self._is_whole(episode)] or self.held_out
@@ -148,8 +151,9 @@ class Judge:
         self.compared = lengths[min(4, len(lengths) - 1)]  # the largest that five episodes have
         self.trusted = self._trusted()
         all_held_out: Any = torch.cat(self.held_out)  # pyright: ignore[reportArgumentType, reportCallIssue]
-        self._outside = uncertainty_stop(model_env.world_model, all_held_out, level=1.0)
+        self._leaves = uncertainty_stop(model_env.world_model, all_held_out, level=1.0)
         self.horizon = max(min(self.trusted, self.limit), 1)
+        self.horizon = self._until_false_ends()
         self._fit_value(train)
         self.num_scores = len(self._judged)
         self.confidence = min(confidence, self.num_scores / (self.num_scores + 1))
@@ -159,16 +163,18 @@ class Judge:
         """Judges the deterministic actions of a policy that reads ``observation`` and writes ``action``."""
         starts = torch.stack([episode["observation"][0] for episode in self._judged])
         values, lows, highs, left = [], [], [], 0.0
-        for stop_fn in (self._outside, None):
-            value, within, between, left_now = self._imagined(policy, starts, self.limit, self.limit, stop_fn)
+        for stop_fn, bounds in ((self._leaves, self._inside), (None, self._beyond)):
+            self.model_env.reward_bounds = bounds
+            value, within, between, stopped = self._imagined(policy, starts, self.limit, self.limit, stop_fn)
             share = 1 / self.num_episodes  # of noise that is left in the mean of so many episodes
             noise = share * (within.mean() + self.unforeseen) + (share + 1 / len(starts)) * value.var(correction=0)
+            noise += stopped * self.scale**2  # by which a policy may differ from the logging policy, either way
             half = self.width * float((between.mean(0).var(correction=1) + self.bias**2 + noise).sqrt())
             values.append(float(value.mean()))
             lows.append(values[-1] - half)
             highs.append(values[-1] + half)
-            left = max(left, left_now)
-            if not left:  # the same again
+            left = max(left, stopped)
+            if not left:  # nothing else to believe
                 break
         return Judgement(sum(values) / len(values), min(lows), max(highs), left)
 
@@ -196,6 +202,7 @@ class Judge:
         return returns.mean((1, 2)), returns.var(-1).mean(1), returns.mean(-1), stopped
 
     def _calibrate(self) -> float:
+        self.model_env.reward_bounds = self._inside
         errors, variances = [], []
         for episode in self._judged:
             limit = self.limit if episode["next", "terminated"][-1] else len(episode)
@@ -210,6 +217,18 @@ class Judge:
         scores = (error.abs() / (variance + self.unforeseen + self.bias**2).sqrt()).sort().values.tolist()
         conformal = scores[min(math.ceil((len(scores) + 1) * self.confidence), len(scores)) - 1]
         return max(conformal, NormalDist().inv_cdf((1 + self.confidence) / 2))
+
+    def _until_false_ends(self) -> int:
+        """Steps before a tenth of the imagined replays terminate where the log does not; ``horizon`` at most."""
+        steps = []
+        for episode in self._judged:
+            length = min(len(episode) - 1, self.horizon)
+            found = member_returns(
+                self.model_env, _Replay(episode["action"]), episode["observation"][:1], horizon=length, gamma=1.0,
+                num_rollouts=ROLLOUTS, deterministic=True, seed=self.seed,
+            )  # fmt: skip
+            steps.append(torch.where(found.tail_weight > 0, math.inf, found.num_steps).flatten())
+        return max(int(min(torch.cat(steps).quantile(0.1, interpolation="lower").item(), self.horizon)), 1)
 
     def _trusted(self) -> int:
         """Steps that the members predict better than the mean of all states, on held-out episodes."""
