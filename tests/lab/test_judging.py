@@ -235,7 +235,7 @@ def test_a_time_limit_beyond_the_log_counts_the_steps_that_no_logged_episode_has
 
 
 def test_replays_stop_before_a_tenth_of_them_end_where_the_log_does_not(monkeypatch):
-    """Members that drift by 0.5 a step pass the end at -0.5 at the first t with x_t + 0.5 t > -0.5; no log ended there."""
+    """Members that drift by 0.5 a step end at the first t with x_t + 0.5 t > -0.5; the log never ended."""
 
     class Rising(Paid):
         def forward(self, observation, action):

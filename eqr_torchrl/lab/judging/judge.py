@@ -223,9 +223,10 @@ class Judge:
         steps = []
         for episode in self._judged:
             length = min(len(episode) - 1, self.horizon)
+            replay: Any = _Replay(episode["action"])
             found = member_returns(
-                self.model_env, _Replay(episode["action"]), episode["observation"][:1], horizon=length, gamma=1.0,
-                num_rollouts=ROLLOUTS, deterministic=True, seed=self.seed,
+                self.model_env, replay, episode["observation"][:1], horizon=length, gamma=1.0, num_rollouts=ROLLOUTS,
+                deterministic=True, seed=self.seed,
             )  # fmt: skip
             steps.append(torch.where(found.tail_weight > 0, math.inf, found.num_steps).flatten())
         return max(int(min(torch.cat(steps).quantile(0.1, interpolation="lower").item(), self.horizon)), 1)
