@@ -198,14 +198,16 @@ def draw(task: str, curves: pd.DataFrame, published: pd.DataFrame, path: Path) -
     shown = same if len(same) else shown[shown["utility"] == shown["utility"].min()]
     with saved_figure(path, 4.4, 3.0) as figure:
         panel = figure.subplots()
-        for i, ((_, algorithm, _, settings), group) in enumerate(curves.groupby(KEY)):
+        several = curves.groupby(["algorithm", "settings"])["utility"].nunique().max() > 1
+        for i, ((_, algorithm, utility, settings), group) in enumerate(curves.groupby(KEY)):
             colour, line = COLOURS[i % len(COLOURS)], LINES[i // len(COLOURS) % len(LINES)]
             table = group.pivot(index="env_steps", columns="seed", values="episode_return")
             for seed in table:
                 seen = table[seed].dropna()
                 panel.plot(seen.index, seen, line, color=colour, linewidth=0.6, alpha=0.6)
             common, count = table.dropna().mean(axis=1), table.shape[1]
-            name = f"{algorithm}, {settings.split('/')[0]} ({count} seed{'s' * (count > 1)})"
+            words = [algorithm, *[utility] * several, settings.split("/")[0]]
+            name = f"{', '.join(words)} ({count} seed{'s' * (count > 1)})"
             panel.plot(common.index, common, line, color=colour, linewidth=1.8, label=name)
         if len(shown):
             panel.errorbar(
