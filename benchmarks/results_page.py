@@ -206,7 +206,7 @@ def draw(task: str, curves: pd.DataFrame, published: pd.DataFrame, path: Path) -
                 seen = table[seed].dropna()
                 panel.plot(seen.index, seen, line, color=colour, linewidth=0.6, alpha=0.6)
             common, count = table.dropna().mean(axis=1), table.shape[1]
-            words = [algorithm, *[utility] * several, settings.split("/")[0]]
+            words = [algorithm, *[utility][: int(several)], settings.split("/")[0]]
             name = f"{', '.join(words)} ({count} seed{'s' * (count > 1)})"
             panel.plot(common.index, common, line, color=colour, linewidth=1.8, label=name)
         if len(shown):
