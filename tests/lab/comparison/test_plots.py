@@ -59,6 +59,15 @@ def test_each_task_has_a_panel_with_its_published_score(tmp_path, figures):
     assert [len(panel.lines) for panel in figures[1].axes] == [1, 1]
 
 
+def test_no_two_curves_look_alike(tmp_path, figures):
+    """One more than there are colours: the last has another line style, and none that of a published score."""
+    names = [f"a{i}" for i in range(len(COLOURS) + 1)]
+    table = pd.concat([evaluations({"0": {1: 0.0, 2: 1.0}}, algorithm=name) for name in names])
+    plot_learning_curves(learning_curves(table), tmp_path / "curves.png", published=False)
+    looks = {(line.get_color(), line.get_linestyle()) for line in figures[0].axes[0].lines}
+    assert len(looks) == len(names) and "--" not in {style for _, style in looks}
+
+
 def test_a_performance_profile_falls_from_one_to_zero(tmp_path, figures):
     plot_performance_profiles({"sac": {"reach": [0.2, 0.6]}}, tmp_path / "profile.png")
     profile = dict(lines(figures[0].axes[0])[0])

@@ -126,6 +126,10 @@ def test_rule_follows_the_settings_of_the_environment():
     rule = termination_for(env)
     assert isinstance(rule, functools.partial)
     assert rule.keywords == {"z_range": (0.9, 2.0)}
+    narrow = termination_for(make_env("Hopper-v5", healthy_state_range=(-1.0, 1.0)))
+    state = torch.zeros(2, 11)
+    state[:, 0], state[1, 10] = 1.25, 1.5  # a height that is healthy; a speed that is too large in the second row
+    assert narrow(state, torch.zeros(2, 3)).flatten().tolist() == [False, True]
     assert termination_for(make_env("Hopper-v5", terminate_when_unhealthy=False)) is never_terminates
     assert termination_for(make_env(gymnasium.make("Walker2d-v5"))) is walker2d_terminates
     with pytest.raises(ValueError, match="exclude_current_positions_from_observation"):

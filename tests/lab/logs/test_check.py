@@ -241,3 +241,6 @@ def test_a_log_fits_an_environment_by_its_sizes_and_its_rewards():
         check_log_fits(data, toy_env(3, 2))
     with pytest.raises(ValueError, match=r"data must have rewards within reward_bounds, -0.01 to 0: got .* \(rewa"):
         check_log_fits(data, toy_env(3), (-0.01, 0.0))
+    check_log_fits(data, toy_env(3), capacity=50)
+    with pytest.raises(ValueError, match="replay_capacity must be at least 50, the rows of the log: got 49"):
+        check_log_fits(data, toy_env(3), capacity=49)
