@@ -211,6 +211,14 @@ def test_pieces_of_episodes_are_not_what_whole_ones_are_judged_by():
     assert 11.9 < low <= value <= high < 12.1
 
 
+def test_policies_start_from_fifty_held_out_episodes_at_most():
+    data = walk_log(125)
+    env = ModelBasedEnv(Walk(), specs_of(data), termination_fn=never_terminates)
+    judge = Judge(env, data[: 5 * LIMIT], data[5 * LIMIT :])
+    assert judge.num_scores == 120 and len(judge.starts) == 40  # every third
+    assert judge.starts[1].tolist() == data[8 * LIMIT]["observation"].tolist()
+
+
 @pytest.mark.parametrize(("num_held_out", "share"), [(1, 1 / 2), (5, 5 / 6), (8, 8 / 9), (9, 0.9), (30, 0.9)])
 def test_few_held_out_episodes_make_an_interval_of_less(num_held_out, share):
     data = walk_log(40)

@@ -191,6 +191,8 @@ def member_returns(
             add(t, reward, tensordict, alive)
             num_steps += alive
             alive = alive & ~terminated
+            if not alive.any():
+                break
             state = torch.where(alive, next_state, state)  # a finished row stays where it is, finite
         leave(horizon, act(TensorDict({"observation": state}, [M, rows])), alive)
     found = (x.squeeze(-1).unflatten(1, (-1, num_rollouts)).movedim(0, 1).float() for x in (value, weight, num_steps))

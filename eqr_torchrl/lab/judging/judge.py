@@ -17,6 +17,7 @@ from eqr_torchrl.lab.logs import episodes_of, returns_to_go, uncertainty_stop
 
 _FEATURES = 256  # of the value of the logging policy
 ROLLOUTS = 8  # in each member from each state
+_STARTS = 50  # at most, of as many held-out episodes
 
 
 class Judgement(NamedTuple):
@@ -96,6 +97,7 @@ class Judge:
         width: :math:`q`, in standard deviations.
         bias: mean of real minus imagined returns of held-out episodes, in units of reward.
         unforeseen: of the return of an episode, in squared units of reward.
+        starts: first states of held-out episodes from which a policy is imagined, 50 at most, shape ``[R, S]``.
         num_scores: how many held-out episodes the width is calibrated on: those that are whole, as below, if any are.
         logged: mean return of the logging policy, with the interval of its standard error: over the ``whole`` episodes.
         best: the largest return of an episode in the log.
@@ -156,12 +158,14 @@ class Judge:
         self.horizon = self._until_false_ends()
         self._fit_value(train)
         self.num_scores = len(self._judged)
+        spread = self._judged[:: math.ceil(self.num_scores / _STARTS)]
+        self.starts = torch.stack([episode["observation"][0] for episode in spread])
         self.confidence = min(confidence, self.num_scores / (self.num_scores + 1))
         self.width = self._calibrate()
 
     def __call__(self, policy: Any) -> Judgement:
         """Judges the deterministic actions of a policy that reads ``observation`` and writes ``action``."""
-        starts = torch.stack([episode["observation"][0] for episode in self._judged])
+        starts = self.starts
         values, lows, highs, left = [], [], [], 0.0
         for stop_fn, bounds in ((self._leaves, self._inside), (None, self._beyond)):
             self.model_env.reward_bounds = bounds

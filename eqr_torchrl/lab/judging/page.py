@@ -87,10 +87,9 @@ def _early_ends(judge: Judge, policy: Any, train: TensorDictBase) -> list[str]:
     """How many imagined episodes terminate, and how many of those logged, if any may."""
     if judge.model_env.termination_fn is never_terminates:
         return []
-    starts = torch.stack([episode["observation"][0] for episode in judge.held_out])
     imagined = member_returns(
-        judge.model_env, policy, starts, horizon=judge.limit, gamma=1.0, num_rollouts=ROLLOUTS, deterministic=True,
-        seed=judge.seed,
+        judge.model_env, policy, judge.starts, horizon=judge.limit, gamma=1.0, num_rollouts=ROLLOUTS,
+        deterministic=True, seed=judge.seed,
     ).tail_weight == 0  # fmt: skip
     ended = [bool(part["next", "terminated"].any()) for part in episodes_of(train) + judge.held_out]
     shares = f"{imagined.float().mean():.0%} of imagined episodes terminate within {judge.limit} steps"
