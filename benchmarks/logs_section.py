@@ -71,7 +71,7 @@ def logs_section(table: pd.DataFrame) -> str:
     lines += [f"- {text}: {count} of {total} logs" for text, count, total in compared(table)]
     judged = table["held"].dropna()
     lines.append(
-        f"\nThe judged interval holds the real return in {int(judged.sum())} of {len(judged)} runs, those of the mean and "
-        "of penalised rewards included."
+        f"\nThe judged interval holds the real return in {int(judged.sum())} of {len(judged)} runs, those of the mean "
+        "and of penalised rewards included."
     )
     return "\n".join(lines) + "\n"
